@@ -10,7 +10,7 @@ for every change. A module takes the arguments ``slice_s`` and ``cursor`` and an
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable
 
 Result = dict[str, Any]
 
@@ -31,7 +31,7 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
-def line(host: str, subject: str, phase: str, progress: str, elapsed_s: float, expected_s: Optional[float]) -> str:
+def line(host: str, subject: str, phase: str, progress: str, elapsed_s: float, expected_s: float | None) -> str:
     """One line for the terminal: ``[h1] main: loading weights 37/96, 2m10s (last time 3m02s in all)``."""
     what = f"{phase} {progress}".strip() or "working"
     expected = f" (last time {duration(expected_s)} in all)" if expected_s else ""
@@ -43,7 +43,7 @@ def drive(
     say: Callable[[str], None],
     host: str,
     subject: str,
-    lost: Union[type[BaseException], tuple[type[BaseException], ...]],
+    lost: type[BaseException] | tuple[type[BaseException], ...],
     reconnect_timeout_s: float,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
@@ -61,8 +61,8 @@ def drive(
         sleep: waits that many seconds.
     """
     began = said_at = clock()
-    said: Optional[tuple[str, str]] = None
-    lost_since: Optional[float] = None
+    said: tuple[str, str] | None = None
+    lost_since: float | None = None
     cursor: dict[str, Any] = {}
     while True:
         try:

@@ -1,0 +1,62 @@
+#!/usr/bin/python
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Judges whether a host can take a release, and changes nothing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_preflight
+short_description: Judge whether a host can take a release
+description:
+  - Looks at port, model folder, disk, systemd and privileges, and reports everything that is wrong in one failure.
+  - Changes nothing. What holds the port is named and left alone.
+options:
+  release:
+    description: The release as the action C(resolve_release) returns it.
+    type: dict
+    required: true
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  platform:
+    support: full
+    platforms: posix
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: Judge the host before anything on it is touched
+  host_preflight:
+    release: "{{ resolved.release }}"
+"""
+
+RETURN = r"""
+problems:
+  description: Everything that is wrong, a line each.
+  returned: always
+  type: list
+  elements: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve.preflight import check_host
+from ansible.module_utils.ironserve.problems import Problems
+
+
+def main() -> None:
+    """Check, and fail with all problems in one message."""
+    module = AnsibleModule(argument_spec={"release": {"type": "dict", "required": True}}, supports_check_mode=True)
+    problems = Problems()
+    check_host(module.params["release"], problems)
+    if problems:
+        release_id = module.params["release"]["release_id"]
+        headline = f"nothing was touched: this host cannot take release {release_id}"
+        module.fail_json(msg=problems.report(headline), problems=problems.found)
+    module.exit_json(changed=False, problems=[])
+
+
+if __name__ == "__main__":
+    main()

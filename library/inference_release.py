@@ -1,0 +1,154 @@
+#!/usr/bin/python
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Stages, activates and proves a release of a service on a host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_release
+short_description: Stage, activate and prove a release of an inference service
+description:
+  - A release is what is meant to run, its engine, lock, model, flags and environment.
+  - On a host it becomes a systemd unit.
+  - O(state=present) puts release and unit into the service's folder and lets systemd verify the unit.
+    Nothing that runs is touched.
+  - O(state=active) stages it where that is not done yet, writes the unit to its place and points C(active) to it.
+    It neither stops nor starts anything.
+  - O(state=proven) says that the active release passed the gate. It becomes the last-known-good, may start again by
+    itself and is enabled at boot.
+  - Each step is whole or not at all, and a second call finishes one that was interrupted.
+options:
+  service:
+    description: Name of the service.
+    type: str
+    required: true
+  state:
+    description: How far to go.
+    type: str
+    choices: [present, active, proven]
+    default: active
+  release:
+    description: The release as the action C(resolve_release) returns it. Not needed for O(state=proven).
+    type: dict
+  unit:
+    description: Text of the systemd unit. Not needed for O(state=proven).
+    type: str
+  group:
+    description: Group that may read the log of the service.
+    type: str
+    default: ironserve
+attributes:
+  check_mode:
+    support: full
+    description: Returns the plan that it would have carried out, touches nothing.
+  diff_mode:
+    support: full
+    description: Shows the unit before and after.
+  platform:
+    support: full
+    platforms: posix
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: Stage the release while the old one serves
+  inference_release:
+    service: main
+    state: present
+    release: "{{ resolved.release }}"
+    unit: "{{ lookup('ansible.builtin.template', 'ironserve.service.j2') }}"
+
+- name: Activate it
+  inference_release:
+    service: main
+    state: active
+    release: "{{ resolved.release }}"
+    unit: "{{ lookup('ansible.builtin.template', 'ironserve.service.j2') }}"
+
+- name: Say that it passed the gate
+  inference_release:
+    service: main
+    state: proven
+"""
+
+RETURN = r"""
+release_id:
+  description: What is meant to run; the same on all hosts of a group.
+  returned: always
+  type: str
+  sample: 3f9c02ab117e
+render_id:
+  description: What the release becomes on this host.
+  returned: always
+  type: str
+  sample: 81d20cc4aa05
+previous_id:
+  description: Folder of the release that was active before this call.
+  returned: always
+  type: str
+  sample: 90ab117e3f9c-aa0581d20cc4
+last_known_good_id:
+  description: Folder of the newest release that passed the gate here.
+  returned: always
+  type: str
+  sample: 90ab117e3f9c-aa0581d20cc4
+settled:
+  description: The release is active, passed the gate, is enabled and runs. A deploy has nothing to do.
+  returned: always
+  type: bool
+running:
+  description: A process of the unit is there; a deploy that changes nothing attaches to it.
+  returned: always
+  type: bool
+restart:
+  description: The running server has to be restarted for what differs.
+  returned: always
+  type: bool
+reasons:
+  description: Why this host is not settled, a line each.
+  returned: always
+  type: list
+  elements: str
+  sample: ["flag --max-num-seqs: 16 -> 8"]
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: always
+  type: list
+  elements: str
+  sample: ["write /etc/systemd/system/ironserve-main.service", "activate 3f9c02ab117e-81d20cc4aa05"]
+"""
+
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve.releases import Releases
+
+
+def main() -> None:
+    """Parse the arguments, let the plan be made, carry it out unless checking."""
+    module = AnsibleModule(
+        argument_spec={
+            "service": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "active", "proven"], "default": "active"},
+            "release": {"type": "dict"},
+            "unit": {"type": "str"},
+            "group": {"type": "str", "default": "ironserve"},
+        },
+        required_if=[("state", "present", ("release", "unit")), ("state", "active", ("release", "unit"))],
+        supports_check_mode=True,
+    )
+    releases = Releases(module.params["service"], module.params["group"])
+    try:
+        plan = releases.plan(module.params["state"], module.params["release"], module.params["unit"])
+        if not module.check_mode:
+            releases.carry_out(plan)
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        module.fail_json(
+            msg=f"release of service {module.params['service']}: {error}. The service itself was not touched."
+        )
+    module.exit_json(**plan.result())
+
+
+if __name__ == "__main__":
+    main()

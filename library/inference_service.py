@@ -1,0 +1,192 @@
+#!/usr/bin/python
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a service under the gate, stops it, or looks at it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_service
+short_description: Start an inference service under the gate, stop it, or look at it
+description:
+  - O(state=started) starts the active release, or attaches to it where it runs already, and watches until there is a
+    verdict. C(ready) means that the server generated a token under the right model name. A process that exits is a
+    failure at once, with its status, the engine's own error and the last lines of its log.
+  - While the gate watches, systemd does not start the service again; see M(inference_release) with C(state=proven).
+  - Called through the action plugin of the same name the module works in slices and a line is printed for each change.
+    Called directly it waits by itself.
+options:
+  service:
+    description: Name of the service.
+    type: str
+    required: true
+  state:
+    description: What to do.
+    type: str
+    choices: [started, stopped, observed]
+    default: started
+  enabled:
+    description: With O(state=stopped), whether the service starts again at the next boot of the host.
+    type: bool
+    default: false
+  phases:
+    description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
+    type: dict
+    default: {}
+  stop_timeout_s:
+    description: Seconds that a stop may take. Longer than the unit's own limit, after which systemd kills.
+    type: float
+    default: 180
+  slice_s:
+    description: Seconds after which the module answers with C(waiting). 0 waits for the end.
+    type: float
+    default: 0
+  cursor:
+    description: What the slice before returned as RV(slice).
+    type: dict
+    default: {}
+attributes:
+  check_mode:
+    support: full
+    description: Says whether it would start or stop something, touches nothing.
+  diff_mode:
+    support: none
+  platform:
+    support: full
+    platforms: posix
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: Start the active release and wait until it generates
+  inference_service:
+    service: main
+    state: started
+
+- name: Stop it until the next deploy, over a reboot too
+  inference_service:
+    service: main
+    state: stopped
+
+- name: Look at it
+  inference_service:
+    service: main
+    state: observed
+"""
+
+RETURN = r"""
+verdict:
+  description: C(ready), C(failed), C(timeout), or C(waiting) at the end of a slice and in check mode.
+  returned: state is started
+  type: str
+phase:
+  description: Phase of the start that the engine's log shows.
+  returned: state is started
+  type: str
+  sample: loading weights
+progress:
+  description: Count within the phase.
+  returned: state is started
+  type: str
+  sample: 37/96
+timings:
+  description: Seconds from the start of the engine to each phase, and to C(ready).
+  returned: state is started
+  type: dict
+  sample: {"loading weights": 12.4, "ready": 58.1}
+cause:
+  description: Why the start failed, in a line.
+  returned: verdict is failed or timeout
+  type: str
+evidence:
+  description: Properties of the unit, end of the log, the engine's own error.
+  returned: verdict is failed or timeout
+  type: dict
+main_pid:
+  description: Pid of the engine's main process.
+  returned: state is started or observed
+  type: int
+status:
+  description: C(absent), C(starting), C(ready), C(unhealthy), C(stopped), C(failed) or C(down).
+  returned: state is observed
+  type: str
+profile:
+  description: Profile of the active release.
+  returned: state is observed
+  type: str
+engine:
+  description: Engine of the active release.
+  returned: state is observed
+  type: str
+release_id:
+  description: The active release.
+  returned: state is observed
+  type: str
+last_known_good_id:
+  description: Folder of the newest release that passed the gate here.
+  returned: state is observed
+  type: str
+port:
+  description: TCP port of the server.
+  returned: state is observed
+  type: int
+model:
+  description: Name under which the model is served.
+  returned: state is observed
+  type: str
+since:
+  description: When the unit became active, as systemd writes it.
+  returned: state is observed
+  type: str
+health:
+  description: HTTP status of the health endpoint; 0 when there was no answer in 5 s.
+  returned: state is observed
+  type: int
+enabled:
+  description: Whether the service starts at boot.
+  returned: state is observed
+  type: bool
+slice:
+  description: State of work done in slices, for the action plugin.
+  returned: state is started or stopped
+  type: dict
+"""
+
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve.services import Service
+
+
+def main() -> None:
+    """Parse the arguments and let the service do it."""
+    module = AnsibleModule(
+        argument_spec={
+            "service": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["started", "stopped", "observed"], "default": "started"},
+            "enabled": {"type": "bool", "default": False},
+            "phases": {"type": "dict", "default": {}},
+            "stop_timeout_s": {"type": "float", "default": 180},
+            "slice_s": {"type": "float", "default": 0},
+            "cursor": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    want = module.params
+    service = Service(want["service"], module.check_mode)
+    try:
+        if want["state"] == "observed":
+            answer = service.observed()
+        elif want["state"] == "stopped":
+            answer = service.stopped(want["enabled"], want["cursor"], want["slice_s"], want["stop_timeout_s"])
+        else:
+            answer = service.started(want["phases"], want["cursor"], want["slice_s"])
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        module.fail_json(msg=f"service {want['service']}: {error}")
+    if answer.get("failed"):
+        module.fail_json(**answer)
+    module.exit_json(**answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""SGLang: how its server is called and asked. Seen in 0.5.3 to 0.5.23."""
+
+from __future__ import annotations
+
+SERVICE_FLAGS = {"model-path": "ironserve_model.path", "served-model-name": "ironserve_model.served_name",
+                 "host": "ironserve_listen_address", "port": "ironserve_port"}  # fmt: skip
+"""Flags that the service sets, with the site variable that says their value: a profile may not."""
+
+FLAG_ORDER = ("model-path", "served-model-name", "trust-remote-code", "tp-size", "mem-fraction-static", "host", "port",
+              "attention-backend", "num-continuous-decode-steps", "disable-custom-all-reduce", "log-level")  # fmt: skip
+"""Order of the flags in the command: as operators write them; all others follow by name."""
+
+TENSOR_PARALLEL = "tp-size"
+
+HEALTH_PATH = "/health_generate"
+"""Generates one token in every version. Answers after one second at the earliest: the handler sleeps that long."""
+
+
+def command(environment: str, model: str) -> list[str]:
+    """The start of the server's argv, before its flags; the model is a flag here."""
+    del model
+    return [f"{environment}/bin/python3", "-m", "sglang.launch_server"]
+
+
+def service_flags(model: str, served_name: str, address: str, port: int) -> dict[str, object]:
+    """The flags that say what the service serves, and where."""
+    named = {"served-model-name": served_name} if served_name else {}
+    return {"model-path": model, **named, "host": address, "port": port}

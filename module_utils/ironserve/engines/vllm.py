@@ -1,0 +1,28 @@
+"""vLLM: how its server is called and asked. Seen in 0.26 to 0.33."""
+
+from __future__ import annotations
+
+SERVICE_FLAGS = {"model": "ironserve_model.path", "served-model-name": "ironserve_model.served_name",
+                 "host": "ironserve_listen_address", "port": "ironserve_port"}  # fmt: skip
+"""Flags that the service sets, with the site variable that says their value: a profile may not."""
+
+FLAG_ORDER = ("served-model-name", "trust-remote-code", "tensor-parallel-size", "gpu-memory-utilization", "host",
+              "port", "attention-backend", "disable-custom-all-reduce")  # fmt: skip
+"""Order of the flags in the command: as operators write them; all others follow by name."""
+
+TENSOR_PARALLEL = "tensor-parallel-size"
+
+HEALTH_PATH = "/health"
+"""Says 200 or 503 without generating anything: only the completion that follows shows that the engine works."""
+
+
+def command(environment: str, model: str) -> list[str]:
+    """The start of the server's argv, before its flags; the model is its one positional argument."""
+    return [f"{environment}/bin/vllm", "serve", model]
+
+
+def service_flags(model: str, served_name: str, address: str, port: int) -> dict[str, object]:
+    """The flags that say what the service serves, and where; the model itself is positional."""
+    del model
+    named = {"served-model-name": served_name} if served_name else {}
+    return {**named, "host": address, "port": port}

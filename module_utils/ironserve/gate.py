@@ -1,0 +1,132 @@
+"""The gate: watches a start slice by slice, from the unit, the engine's log and the probe, until there is a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+from . import host, logs, probe
+from .judge import Verdict, judge, message
+from .slices import SLICE_S
+from .systemd import unit_name
+
+POLL_S = 0.2
+SHORTEST_SLICE_S = 1.0
+"""A change of phase ends a slice, so that the terminal shows it, but not sooner than this."""
+
+FIRST_READ_BYTES = 4 << 20
+"""Of a log that is met in the middle only the end is read."""
+
+
+class Gate:
+    """One start of one service, watched. ``cursor`` is what the slice before returned, or empty.
+
+    Args:
+        release: the active release, as ``release.json`` has it.
+        phases: the engine's log phases, see ``logs.py``.
+        cursor: JSON-plain state that travels to the controller and back.
+        clock: monotonic seconds, comparable between slices.
+        sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        release: Mapping[str, Any],
+        phases: Sequence[Mapping[str, str]],
+        cursor: Mapping[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.release, self.phases, self.clock, self.sleep = dict(release), phases, clock, sleep
+        self.unit = unit_name(release["service"])
+        self.log = host.LOGS / f"{release['service']}.log"
+        self.log_cursor = logs.Cursor(**cursor.get("log", {}))
+        self.reading = logs.Reading(**cursor.get("reading", {}))
+        self.timings: dict[str, float] = dict(cursor.get("timings", {}))
+        self.show: dict[str, str] = {}
+        self.verdict = Verdict("waiting")
+
+    def cursor(self) -> dict[str, Any]:
+        """What the next slice needs."""
+        return {"log": vars(self.log_cursor), "reading": self.reading.plain(), "timings": self.timings}
+
+    def elapsed_s(self) -> float:
+        """Seconds since systemd started the engine; 0 before it did."""
+        started = int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+        return max(0.0, self.clock() - started) if started else 0.0
+
+    def look(self) -> Verdict:
+        """Take one look at everything and judge it."""
+        self.show = host.show(self.unit)
+        self._read_log()
+        if self.reading.phase and self.reading.phase not in self.timings:
+            self.timings[self.reading.phase] = round(self.elapsed_s(), 2)
+        found = self._probe()
+        self.verdict = judge(self.show, found, self.elapsed_s(), self.release["startup_timeout_s"])
+        if self.verdict.verdict == "ready":
+            self.timings["ready"] = round(self.elapsed_s(), 2)
+        return self.verdict
+
+    def watch(self, slice_s: float) -> Verdict:
+        """Look until there is a verdict, the phase changed, or ``slice_s`` are over; 0 waits for the verdict."""
+        began, before = self.clock(), self.reading.phase
+        while self.look().verdict == "waiting":
+            spent = self.clock() - began
+            changed = self.reading.phase != before and spent >= SHORTEST_SLICE_S
+            if slice_s and (changed or spent >= min(slice_s, SLICE_S)):
+                break
+            self.sleep(POLL_S)
+        return self.verdict
+
+    def message(self) -> str:
+        """What the operator reads when the verdict is ``failed`` or ``timeout``."""
+        journal = f"journalctl -u {self.unit}"
+        return message(
+            self.release["service"],
+            self.verdict,
+            self.reading.phase,
+            self.elapsed_s(),
+            self.reading.tail,
+            str(self.log),
+            journal,
+        )
+
+    def evidence(self) -> dict[str, Any]:
+        """What the verdict rests on, for machines."""
+        return {
+            "unit": self.show,
+            "log": str(self.log),
+            "log_tail": self.reading.tail,
+            "error_line": logs.error_line(self.reading.tail),
+        }
+
+    def _read_log(self) -> None:
+        chunk, self.log_cursor = read_log(self.log, self.log_cursor)
+        lines, rest = logs.split(self.log_cursor.partial, chunk)
+        self.log_cursor = logs.Cursor(self.log_cursor.inode, self.log_cursor.offset, rest[-logs.LINE_LIMIT :])
+        logs.read(self.reading, lines, self.phases, rest)
+
+    def _probe(self) -> dict[str, Any]:
+        """What the probe found so far; starts one for this start of the engine where none is at work."""
+        pid, invocation = int(self.show.get("MainPID") or 0), self.show.get("InvocationID", "")
+        found = probe.read(self.release["service"], invocation) if invocation else {}
+        if pid and invocation and not found.get("outcome") and not probe.running(found):
+            probe.detach(self.release, pid, invocation)
+        return found
+
+
+def read_log(path: Path, cursor: logs.Cursor) -> tuple[str, logs.Cursor]:
+    """What was written since the cursor. A new file under the old name is read from its start."""
+    try:
+        with path.open("rb") as file:
+            stat = path.stat()
+            offset, partial = cursor.offset, cursor.partial
+            if stat.st_ino != cursor.inode or stat.st_size < cursor.offset:
+                offset, partial = max(0, stat.st_size - FIRST_READ_BYTES), ""
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return "", cursor
+    return data.decode(errors="replace"), logs.Cursor(stat.st_ino, offset + len(data), partial)

@@ -1,0 +1,165 @@
+"""The host as modules see it: commands, files, processes, HTTP. It does and decides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import ports, systemd
+
+STATE = Path("/var/lib/ironserve")
+LOGS = Path("/var/log/ironserve")
+RUNTIME = Path("/run/ironserve")
+
+SHOWN = (
+    "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,"
+    "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp"
+)
+
+
+class Done(NamedTuple):
+    """A finished command."""
+
+    rc: int
+    out: str
+    err: str
+
+
+class Answer(NamedTuple):
+    """An HTTP answer; status 0 means none came, and ``text`` says why."""
+
+    status: int
+    text: str
+
+    def json(self) -> dict[str, Any]:
+        """The body as JSON; an empty mapping when it is none."""
+        try:
+            value = json.loads(self.text)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def run(argv: list[str], timeout_s: float = 60.0) -> Done:
+    """Run a command in the C locale. Raises FileNotFoundError and subprocess.TimeoutExpired."""
+    environment = {**os.environ, "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
+    done = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=environment, check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def systemctl(*words: str) -> None:
+    """Run systemctl; raises RuntimeError with its own words when it fails."""
+    done = run(["systemctl", *words])
+    if done.rc:
+        raise RuntimeError(f"systemctl {' '.join(words)}: {done.err.strip() or f'exit status {done.rc}'}")
+
+
+def show(unit: str) -> dict[str, str]:
+    """The properties of a unit that Ironserve looks at."""
+    return systemd.parse_show(run(["systemctl", "show", unit, f"--property={SHOWN}"]).out)
+
+
+def get(url: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answer:
+    """GET, or POST of a JSON body; loopback needs no proxy."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})  # noqa: S310  http only
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout_s) as response:
+            return Answer(response.status, response.read().decode(errors="replace"))
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.read().decode(errors="replace"))
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        return Answer(0, str(getattr(error, "reason", error)))
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text, or None when there is no such file."""
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
+    """Write a file as a whole or not at all: beside it first, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chown(name, -1, group)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+def link(path: Path, target: str) -> None:
+    """Point a symbolic link somewhere else in one step."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(target)
+    beside.replace(path)
+
+
+def link_target(path: Path) -> str | None:
+    """Last part of what a link points to, or None."""
+    return path.readlink().name if path.is_symlink() else None
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot, or None when it is gone: with the pid it names one process."""
+    stat = read_text(Path(f"/proc/{pid}/stat"))
+    return int(stat.rsplit(")", 1)[1].split()[19]) if stat else None
+
+
+class Listener(NamedTuple):
+    """A process that listens on a port."""
+
+    pid: int
+    user: str
+    unit: str | None
+    command: str
+
+
+def listeners(port: int) -> list[Listener]:
+    """The processes that listen on a TCP port, whoever they belong to."""
+    tables = (read_text(Path(f"/proc/net/{name}")) for name in ("tcp", "tcp6"))
+    inodes = set().union(*(ports.listening_inodes(table, port) for table in tables if table))
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    found = []
+    for process in Path("/proc").iterdir() if wanted else ():
+        if process.name.isdigit() and _holds(process, wanted):
+            found.append(_listener(process))
+    return found
+
+
+def _holds(process: Path, wanted: set[str]) -> bool:
+    try:
+        return any(str(descriptor.readlink()) in wanted for descriptor in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+def _listener(process: Path) -> Listener:
+    uid = process.stat().st_uid
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    command = (read_text(process / "cmdline") or "").replace("\0", " ").strip()
+    unit = ports.cgroup_unit(read_text(process / "cgroup") or "")
+    return Listener(int(process.name), user, unit, command)

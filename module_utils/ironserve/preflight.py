@@ -1,0 +1,69 @@
+"""Preflight: what must be true of a host before anything on it is touched. Everything wrong at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import host
+from .problems import Problems
+from .systemd import unit_name
+
+SPARE_MIB = 512
+"""What must stay free beside an environment: a full root file system takes the whole host down."""
+
+
+def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problems: Problems) -> None:
+    """The port is free, or held by this service itself; else who holds it."""
+    for holder in listeners:
+        if holder.unit != unit:
+            belongs = f", unit {holder.unit}" if holder.unit else ""
+            problems.add(
+                f"port {port}",
+                "",
+                f'taken by pid {holder.pid} (user {holder.user}{belongs}): "{holder.command[:200]}". '
+                "It was left alone: stop it, or set ironserve_port to a free port",
+            )
+
+
+def check_model(path: Path, problems: Problems) -> None:
+    """The model's folder is there and has a readable config.json."""
+    where = f"model {path}"
+    if not path.is_dir():
+        problems.add(where, "", "no such folder (ironserve_model.path): copy or mount the model there")
+        return
+    try:
+        json.loads((path / "config.json").read_text())
+    except FileNotFoundError:
+        problems.add(where, "", "holds no config.json, so no engine can load it (ironserve_model.path)")
+    except (OSError, ValueError) as error:
+        problems.add(where, "", f"config.json cannot be read: {error}")
+
+
+def check_disk(folder: Path, needed_mib: int, free_mib: int, problems: Problems) -> None:
+    """There is room for the environment."""
+    if free_mib < needed_mib + SPARE_MIB:
+        problems.add(
+            f"disk of {folder}",
+            "",
+            f"{free_mib} MiB free; the environment needs {needed_mib} and {SPARE_MIB} stay free",
+        )
+
+
+def check_host(release: Mapping[str, Any], problems: Problems) -> None:
+    """Everything of this host that stands against this release."""
+    check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
+    check_model(Path(release["model"]["path"]), problems)
+    environment = Path(release["environment"])
+    if not environment.is_dir():
+        existing = next(parent for parent in environment.parents if parent.is_dir())
+        free_mib = shutil.disk_usage(existing).free >> 20
+        check_disk(environment.parent, release["lock"]["installed_mib"], free_mib, problems)
+    if os.geteuid() != 0:
+        problems.add("login", "", "is not root and did not become it: it needs sudo")
+    if not Path("/run/systemd/system").is_dir():
+        problems.add("systemd", "", "is not running on this host")

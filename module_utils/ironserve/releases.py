@@ -1,0 +1,229 @@
+"""A service's releases on a host: what is staged, active and last-known-good, and the steps from here to a wish."""
+
+from __future__ import annotations
+
+import grp
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import host, systemd
+from .render import changed_directives, render_id, staged_id
+
+
+@dataclass(frozen=True)
+class State:
+    """What is on the host.
+
+    Attributes:
+        staged: whether the wished release is staged and whole.
+        active, good: folder names of the active release and of the last-known-good, or None.
+        release: the active release.
+        unit: text of the unit in its place, or None.
+        show: properties of the unit.
+        gated: whether the gate still holds back restarts (its drop-in is there).
+    """
+
+    staged: bool
+    active: str | None
+    good: str | None
+    release: Mapping[str, Any]
+    unit: str | None
+    show: Mapping[str, str]
+    gated: bool
+
+
+@dataclass
+class Plan:
+    """The steps to a wished state, and what is said about them."""
+
+    state: State
+    wished: str
+    release: Mapping[str, Any]
+    unit: str
+    stage: bool = False
+    write: bool = False
+    activate: bool = False
+    prove: bool = False
+    reasons: list[str] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+    unit_path: str = ""
+
+    def result(self) -> dict[str, Any]:
+        """The module's answer, JSON-plain."""
+        running = self.state.show.get("MainPID", "0") != "0"
+        answer = {
+            "changed": bool(self.actions),
+            "release_id": self.wished.split("-")[0],
+            "render_id": self.wished.rsplit("-", maxsplit=1)[-1],
+            "previous_id": self.state.active or "",
+            "last_known_good_id": self.state.good or "",
+            "settled": not self.reasons,
+            "running": running,
+            "restart": running and (self.write or self.activate),
+            "reasons": self.reasons,
+            "actions": self.actions,
+        }
+        if self.write:
+            answer["diff"] = {
+                "before": self.state.unit or "",
+                "after": self.unit,
+                "before_header": self.unit_path,
+                "after_header": self.unit_path,
+            }
+        return answer
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two releases, in an operator's words, a line each."""
+    found = []
+    for key, word in (("engine", "engine"), ("lock_id", "lock"), ("model", "model")):
+        if old.get(key) != new.get(key):
+            found.append(f"{word}: {old.get(key)} -> {new.get(key)}")
+    for key, word in (("flags", "flag --"), ("env", "variable ")):
+        before, after = old.get(key, {}), new.get(key, {})
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                found.append(f"{word}{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}")
+    for key in ("profile", "startup_timeout_s", "completion_timeout_s"):
+        if old.get(key) != new.get(key):
+            found.append(f"{key}: {old.get(key)} -> {new.get(key)} (no restart)")
+    return found
+
+
+def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) -> list[str]:
+    """Why a host is not settled on the wished release; nothing when it is."""
+    found = []
+    if state.active is None:
+        found.append("no release is active")
+    else:
+        found += changes(state.release, release)
+    if state.active not in (None, wished) and not found:
+        found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)]
+    if state.unit != unit and render_id(state.unit or "") != render_id(unit) and not found:
+        found.append("the unit file is not the one that was activated")
+    if state.active == wished and state.good != wished:
+        found.append("the active release has not passed the gate")
+    if state.show.get("MainPID", "0") == "0":
+        found.append(f"the unit is {state.show.get('ActiveState', 'not there')}")
+    elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
+        found.append("the unit is not enabled at boot")
+    return found
+
+
+def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], unit: str, unit_path: str) -> Plan:
+    """The steps from ``state`` to ``wish`` (present, active or proven)."""
+    plan = Plan(state, wished, release, unit, unit_path=unit_path)
+    plan.reasons = reasons(state, wished, release, unit)
+    if wish == "proven":
+        plan.prove = state.good != wished or state.gated or state.show.get("UnitFileState") != "enabled"
+        if plan.prove:
+            plan.actions.append(f"last-known-good {wished}, enabled at boot")
+        return plan
+    plan.stage = not state.staged
+    if plan.stage:
+        plan.actions.append(f"stage {wished}")
+    if wish == "active":
+        plan.write = render_id(state.unit or "") != render_id(unit)
+        plan.activate = state.active != wished
+        if plan.write:
+            plan.actions.append(f"write {unit_path}")
+        if plan.activate:
+            plan.actions.append(f"activate {wished}")
+    return plan
+
+
+class Releases:
+    """The releases of one service; the only thing here that touches the host."""
+
+    def __init__(self, service: str, group: str = "ironserve") -> None:
+        self.service, self.group = service, group
+        self.folder = host.STATE / service
+        self.unit = systemd.unit_name(service)
+        self.unit_path = Path(systemd.UNIT_DIRECTORY) / self.unit
+        self.drop_in = Path(systemd.GATE_DROP_IN.format(unit=self.unit))
+
+    def active_release(self) -> dict[str, Any]:
+        """The active release, empty when there is none."""
+        return self._read_release(self.folder / "active")
+
+    @staticmethod
+    def _read_release(folder: Path) -> dict[str, Any]:
+        text = host.read_text(folder / "release.json")
+        return json.loads(text) if text else {}
+
+    def look(self, wished: str, release: Mapping[str, Any]) -> State:
+        """What is on the host, with a view to ``release`` in the folder ``wished``."""
+        return State(
+            staged=self._read_release(self.folder / "releases" / wished) == release,
+            active=host.link_target(self.folder / "active"),
+            good=host.link_target(self.folder / "last-known-good"),
+            release=self.active_release(),
+            unit=host.read_text(self.unit_path),
+            show=host.show(self.unit),
+            gated=self.drop_in.exists(),
+        )
+
+    def plan(self, wish: str, release: Mapping[str, Any], unit: str) -> Plan:
+        """The steps to ``wish``. Raises RuntimeError where nothing is active that could be proven."""
+        if wish == "proven":
+            wished = host.link_target(self.folder / "active")
+            if wished is None:
+                raise RuntimeError("no release is active")
+            release, unit = self.active_release(), host.read_text(self.unit_path) or ""
+        else:
+            wished = staged_id(release["release_id"], unit)
+        return decide(self.look(wished, release), wish, wished, release, unit, str(self.unit_path))
+
+    def carry_out(self, plan: Plan) -> None:
+        """Do what the plan says. The link moves last, so that an interrupted activation is seen as one."""
+        if plan.stage:
+            self._stage(plan)
+        if plan.write or plan.activate:
+            self._write_unit(plan)
+        if plan.prove:
+            host.link(self.folder / "last-known-good", f"releases/{plan.wished}")
+            self.drop_in.unlink(missing_ok=True)
+            host.systemctl("daemon-reload")
+            host.systemctl("--quiet", "enable", self.unit)
+
+    def _stage(self, plan: Plan) -> None:
+        """Release and verified unit into a folder of their own, whole or not at all."""
+        final = self.folder / "releases" / plan.wished
+        text = json.dumps(plan.release, indent=2, sort_keys=True) + "\n"
+        if host.read_text(final / self.unit) == plan.unit:
+            host.write_text(final / "release.json", text)
+            return
+        parent = self.folder / "releases"
+        parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(dir=parent, prefix=".staging-"))
+        try:
+            (building / self.unit).write_text(plan.unit)
+            self._verify(building / self.unit)
+            (building / "release.json").write_text(text)
+            building.chmod(0o755)
+            shutil.rmtree(final, ignore_errors=True)
+            building.rename(final)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+
+    def _verify(self, path: Path) -> None:
+        done = host.run(["systemd-analyze", "verify", str(path)])
+        complaints = systemd.verify_complaints(done.err, path.name)
+        if complaints:
+            raise RuntimeError(f"systemd refuses the unit: {'; '.join(complaints)}")
+
+    def _write_unit(self, plan: Plan) -> None:
+        group = grp.getgrnam(self.group).gr_gid
+        host.LOGS.mkdir(mode=0o755, exist_ok=True)
+        log = host.LOGS / f"{self.service}.log"
+        if not log.exists():
+            host.write_text(log, "", mode=0o640, group=group)
+        host.write_text(self.unit_path, plan.unit)
+        host.systemctl("daemon-reload")
+        host.link(self.folder / "active", f"releases/{plan.wished}")

@@ -1,0 +1,158 @@
+"""Resolve: profile + host group + host -> release. Pure: files and inventory are read by the caller.
+
+The release id covers what is meant to run: engine, lock, model, flags and environment. It is the same on all hosts of a
+group. What a host adds (address, port, unit) is in the render id, see ``render.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .engines import ENGINES
+from .problems import Problems, kind_of, unknown
+from .profiles import Source, merge
+from .site import check_site
+
+REFERENCE = re.compile(r"\$\{([^}]*)\}")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+ENGINES_ROOT = "/opt/ironserve/engines"
+
+
+def digest(content: Any) -> str:
+    """Twelve hex digits over JSON-plain content; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:12]
+
+
+def resolve(
+    host: str,
+    service: str,
+    profile: str,
+    site: Mapping[str, Any],
+    sources: Mapping[str, Source],
+    locks: Mapping[str, Mapping[str, Any]],
+    problems: Problems,
+) -> dict[str, Any] | None:
+    """The release of ``service`` on ``host``, or None with all that is wrong in ``problems``.
+
+    Args:
+        host: inventory name, for messages.
+        service: the host's service; ``main`` is the only one that a host has.
+        profile: name of the profile.
+        site: the host's variables that begin with ``ironserve_``.
+        sources: every known profile by name.
+        locks: for each engine the lock that the site names: ``name``, ``id``, ``engine_version``, ``python``,
+            ``installed_mib``.
+        problems: receives everything that is wrong.
+    """
+    check_site(site, f"host {host}", problems)
+    if service != "main":
+        problems.add(f"host {host}", "service", unknown("service", service, ["main"]))
+    if not profile:
+        problems.add(f"host {host}", "ironserve_profile", "is not set, and no -e profile= was given")
+        return None
+    merged = merge(profile, sources, problems)
+    if merged is None or problems:
+        return None
+    file = sources[profile].file
+    group = site["ironserve_host_group"]
+    flags = _flags(merged["flags"], site["ironserve_sizes"], file, group, problems)
+    env = _environment(merged, site["ironserve_nccl_sets"], file, group, problems)
+    engine = ENGINES[merged["engine"]]
+    _check_gpus(merged["requires"], flags.get(engine.TENSOR_PARALLEL), site, file, problems)
+    lock = locks.get(merged["engine"])
+    if lock is None:
+        problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
+    if lock is None or problems:
+        return None
+    model = {"served_name": "", "revision": "", **site["ironserve_model"]}
+    content = {"engine": merged["engine"], "lock_id": lock["id"], "model": model, "flags": flags, "env": env}
+    port, address = site["ironserve_port"], site["ironserve_listen_address"]
+    all_flags = {**flags, **engine.service_flags(model["path"], model["served_name"], address, port)}
+    environment = f"{ENGINES_ROOT}/{lock['id']}"
+    return {
+        **content,
+        "release_id": digest(content),
+        "service": service,
+        "profile": profile,
+        "host_group": group,
+        "lock": dict(lock),
+        "environment": environment,
+        "address": address,
+        "port": port,
+        "url": f"http://{probe_address(address)}:{port}",
+        "model_name": model["served_name"] or model["path"],
+        "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
+        "health_path": engine.HEALTH_PATH,
+        "startup_timeout_s": merged["startup_timeout_s"],
+        "completion_timeout_s": merged["completion_timeout_s"],
+    }
+
+
+def argv(flags: Mapping[str, Any], order: tuple[str, ...]) -> list[str]:
+    """Flags as a list of arguments: those in ``order`` first, then the others by name; false ones left out."""
+    rank = {name: place for place, name in enumerate(order)}
+    words: list[str] = []
+    for name in sorted(flags, key=lambda flag: (rank.get(flag, len(order)), flag)):
+        value = flags[name]
+        if value is False:
+            continue
+        words.append(f"--{name}")
+        if value is not True:
+            words.append(str(value))
+    return words
+
+
+def probe_address(listen_address: str) -> str:
+    """Where the host itself reaches a server that listens on ``listen_address``, as a URL writes it."""
+    if listen_address in ("0.0.0.0", "::", ""):  # noqa: S104  compared, not bound
+        return "127.0.0.1"
+    return f"[{listen_address}]" if ":" in listen_address else listen_address
+
+
+def _flags(
+    flags: Mapping[str, Any], sizes: Mapping[str, Any], file: str, group: str, problems: Problems
+) -> dict[str, Any]:
+    """The flags with each ``${size}`` replaced by the group's value."""
+    resolved = {}
+    for name, value in flags.items():
+        match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match and match[1] not in sizes:
+            problems.add(file, f"flags.{name}", unknown(f"size of host group {group}", match[1], sizes))
+        resolved[name] = sizes.get(match[1]) if match else value
+    return resolved
+
+
+def _environment(
+    merged: Mapping[str, Any], nccl_sets: Mapping[str, Any], file: str, group: str, problems: Problems
+) -> dict[str, str]:
+    """The engine's variables: the NCCL set that the profile opts into, and the profile's own."""
+    chosen = merged.get("nccl_set")
+    if chosen and chosen not in nccl_sets:
+        problems.add(file, "nccl_set", unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
+    nccl = nccl_sets.get(chosen, {})
+    for name, value in merged["env"].items():
+        if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
+            problems.add(file, "env", f"{kind_of(name)} is no name of an environment variable")
+        elif name in nccl and str(nccl[name]) != str(value):
+            problems.add(
+                file,
+                f"env.{name}",
+                f'contradicts the NCCL set {chosen}: "{value}" here, "{nccl[name]}" in host group {group}',
+            )
+    return {name: str(value) for name, value in {**nccl, **merged["env"]}.items()}
+
+
+def _check_gpus(
+    requires: Mapping[str, Any], tensor_parallel: Any, site: Mapping[str, Any], file: str, problems: Problems
+) -> None:
+    """What the profile needs against what the group says that a host has."""
+    count, group = site["ironserve_hardware"]["gpu_count"], site["ironserve_host_group"]
+    if count < requires.get("gpu_count", 0):
+        problems.add(file, "requires.gpu_count", f"needs {requires['gpu_count']} GPUs; host group {group} has {count}")
+    elif isinstance(tensor_parallel, int) and 0 < count < tensor_parallel:
+        problems.add(file, "flags", f"tensor parallel {tensor_parallel} on host group {group}, which has {count} GPUs")

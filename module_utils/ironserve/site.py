@@ -1,0 +1,73 @@
+"""The site's variables: all that an inventory may say. Any other name that begins with ironserve_ is a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .problems import Problems, did_you_mean
+from .schema import Key, check
+
+PREFIX = "ironserve_"
+
+SENTINEL = "ironserve_group_vars_loaded"
+"""Set by group_vars/all: an inventory that does not see it was given with -i and without our group_vars."""
+
+VARIABLES: dict[str, Key] = {
+    SENTINEL: Key("flag", "set by group_vars/all; shows that the group_vars were loaded"),
+    "ironserve_host_group": Key("str", "name of the host group: the kind of hardware that a host is", required=True),
+    "ironserve_profile": Key("str", "profile of the host's service when a deploy names none"),
+    "ironserve_profile_paths": Key(
+        "list", "folders with profiles, the first match counts", required=True, values=Key("str", "a folder")
+    ),
+    "ironserve_listen_address": Key("str", "address the server listens on", required=True),
+    "ironserve_port": Key("int", "TCP port of the server", required=True, low=1, high=65535),
+    "ironserve_model": Key(
+        "mapping",
+        "the model that the service serves",
+        required=True,
+        keys={
+            "path": Key("str", "folder of the model on the host", required=True, absolute=True),
+            "served_name": Key("str", "name that clients use; without it the engine's own default, the path"),
+            "revision": Key("str", "revision of the weights, part of the release; free text"),
+        },
+    ),
+    "ironserve_hardware": Key(
+        "mapping",
+        "what a host of the group has",
+        required=True,
+        keys={
+            "gpu_count": Key("int", "GPUs a host", required=True, low=0, high=64),
+            "gpu_family": Key("str", "sm90, sm100, sm120; none on a host without GPUs", required=True),
+        },
+    ),
+    "ironserve_sizes": Key(
+        "mapping", "sizes of the group that profiles name as ${name}", required=True, values=Key("scalar", "a size")
+    ),
+    "ironserve_nccl_sets": Key(
+        "mapping",
+        "named sets of NCCL variables that profiles opt into",
+        required=True,
+        values=Key("mapping", "one set", values=Key("scalar", "value of the variable")),
+    ),
+    "ironserve_locks": Key(
+        "mapping",
+        "lock of each engine: a folder of environments/, or a path to such a folder",
+        required=True,
+        keys={"sglang": Key("str", "lock of SGLang"), "vllm": Key("str", "lock of vLLM")},
+    ),
+    "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: use the index"),
+    "ironserve_index_url": Key("str", "package index or mirror; empty: the host's own default"),
+}
+
+
+def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> None:
+    """Add every unknown, missing or wrong site variable of one host to ``problems``."""
+    for name in sorted(variables):
+        if name not in VARIABLES:
+            problems.add(where, name, f"unknown variable{did_you_mean(name, VARIABLES)}")
+    for name, key in VARIABLES.items():
+        if name in variables:
+            check(variables[name], key, where, name, problems)
+        elif key.required:
+            problems.add(where, name, f"is not set: {key.about}")

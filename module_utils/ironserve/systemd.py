@@ -1,0 +1,64 @@
+"""systemd's own rules: quoting for unit files, what ``systemctl show`` and ``systemd-analyze verify`` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+UNIT_DIRECTORY = "/etc/systemd/system"
+GATE_DROP_IN = "/run/systemd/system/{unit}.d/ironserve-gate.conf"
+GATE_DROP_IN_TEXT = (
+    "# While the gate watches, an exit is a failure and not a reason to start again.\n[Service]\nRestart=no\n"
+)
+
+SIGNAL_NAMES = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
+
+
+def unit_name(service: str) -> str:
+    """The unit of a service: ``ironserve-main.service``."""
+    return f"ironserve-{service}.service"
+
+
+def text(value: str) -> str:
+    """A plain value of a directive such as Description=: ``%`` doubled, so that no specifier is seen in it."""
+    return value.replace("%", "%%").replace("\n", " ")
+
+
+def quoted(value: str) -> str:
+    """One quoted item, such as an assignment of Environment=: ``%`` doubled; ``$`` has no meaning there."""
+    escaped = (
+        value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    )
+    return f'"{escaped.replace("%", "%%")}"'
+
+
+def exec_line(argv: Iterable[str]) -> str:
+    """Argv for ExecStart=: one quoted item a word, ``%`` and ``$`` doubled; a word of plain characters stays bare."""
+    plain = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
+    return " ".join(word if word and set(word) <= plain else quoted(word).replace("$", "$$") for word in argv)
+
+
+def parse_show(output: str) -> dict[str, str]:
+    """``systemctl show`` prints KEY=VALUE a line."""
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+
+
+def verify_complaints(stderr: str, unit: str) -> list[str]:
+    """The lines of ``systemd-analyze verify`` that are about ``unit``.
+
+    Its exit status says nothing: an unknown key exits 0 with a line here, and other units' faults appear here too.
+    """
+    return [line.strip() for line in stderr.splitlines() if unit in line]
+
+
+def exit_text(show: Mapping[str, str]) -> str | None:
+    """How the main process ended: ``exited with status 2``, ``killed by SIGKILL``; None while it runs or never did."""
+    code, status = show.get("ExecMainCode", "0"), show.get("ExecMainStatus", "0")
+    if code == "1":
+        return f"exited with status {status}"
+    if code in ("2", "3"):
+        name = SIGNAL_NAMES.get(int(status), f"signal {status}")
+        return f"killed by {name}"
+    return None

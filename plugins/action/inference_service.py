@@ -1,0 +1,62 @@
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Drives the module of the same name in slices and prints a line for each change; the module's page documents it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+import yaml
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils.ironserve import slices
+
+RECONNECT_TIMEOUT_S = 120.0
+"""A host that reboots is back within this; a longer outage is the operator's to judge."""
+
+
+def read_phases() -> dict[str, Any]:
+    """The log phases of every engine, from knowledge/phases."""
+    return {
+        file.stem: yaml.safe_load(file.read_text())["phases"] for file in (ROOT / "knowledge" / "phases").glob("*.yml")
+    }
+
+
+class ActionModule(ActionBase):
+    """Call the module slice by slice."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run slices until the module is done."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        if arguments.get("state", "started") == "started":
+            arguments["phases"] = read_phases()
+
+        def execute(cursor: dict[str, Any]) -> dict[str, Any]:
+            call = {**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}
+            answer: dict[str, Any] = self._execute_module("inference_service", module_args=call, task_vars=task_vars)
+            return answer
+
+        done = slices.drive(
+            execute,
+            say=Display().display,
+            host=(task_vars or {})["inventory_hostname"],
+            subject=str(arguments.get("service")),
+            lost=AnsibleConnectionFailure,
+            reconnect_timeout_s=RECONNECT_TIMEOUT_S,
+            clock=time.monotonic,
+            sleep=time.sleep,
+        )
+        done.pop("slice", None)
+        return {**result, **done}

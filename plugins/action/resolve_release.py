@@ -1,0 +1,140 @@
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Resolves profile + host group + host to a release, on the controller; see DOCUMENTATION below."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: resolve_release
+short_description: Resolve profile, host group and host to a release
+description:
+  - Runs on the controller for each target host and sends nothing to it.
+  - Reads the host's variables that begin with C(ironserve_), the profiles and the lock of the profile's engine.
+  - Everything that is wrong is reported at once, each with file and key and, where something is close, what was
+    perhaps meant.
+options:
+  profile:
+    description: Name of the profile. Empty takes C(ironserve_profile) of the host.
+    type: str
+    default: ""
+  service:
+    description: Name of the service.
+    type: str
+    default: main
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: Resolve the release of this host
+  resolve_release:
+    profile: "{{ profile | default('') }}"
+  register: resolved
+"""
+
+RETURN = r"""
+release:
+  description: The release; what its keys mean is said in C(module_utils/ironserve/resolve.py).
+  type: dict
+override:
+  description: The profile that the inventory declares, where the deploy named another one; else empty.
+  type: str
+"""
+
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils.ironserve import lock
+from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.profiles import Source
+from ansible.module_utils.ironserve.resolve import resolve
+from ansible.module_utils.ironserve.site import PREFIX, SENTINEL
+
+
+def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
+    """Every profile of the folders by name; of two with one name the first folder's counts."""
+    sources: dict[str, Source] = {}
+    for folder in (ROOT / folder for folder in folders):
+        if not folder.is_dir():
+            problems.add(str(folder), "", "no such folder (ironserve_profile_paths)")
+        for file in sorted(folder.glob("*.yml")):
+            shown = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+            try:
+                sources.setdefault(file.stem, Source(shown, yaml.safe_load(file.read_text())))
+            except (OSError, yaml.YAMLError) as error:
+                problems.add(shown, "", f"is not readable as YAML: {error}")
+    return sources
+
+
+def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str, Any]]:
+    """The lock that the site names for each engine."""
+    locks = {}
+    for engine, name in named.items():
+        folder = ROOT / name if "/" in name else ROOT / "environments" / name
+        try:
+            found = lock.load(folder)
+        except lock.LockError as error:
+            problems.add(f"ironserve_locks.{engine}", "", str(error))
+            continue
+        locks[engine] = {
+            "name": found.spec.name,
+            "id": found.id,
+            "folder": str(folder),
+            "engine_version": found.spec.engine_version,
+            "python": found.spec.python,
+            "installed_mib": found.spec.installed_mib,
+        }
+    return locks
+
+
+class ActionModule(ActionBase):
+    """Resolve on the controller; nothing is sent to the host."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset(("profile", "service"))
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Read what the controller knows of the host and resolve it."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = variables["inventory_hostname"]
+        if SENTINEL not in variables:
+            raise AnsibleActionFail(
+                f"host {host}: its inventory does not load Ironserve's group_vars. An inventory given with -i sees only "
+                f"the group_vars beside it: in that inventory's folder type  ln -s {ROOT / 'group_vars'} group_vars"
+            )
+        site = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
+        declared = str(site.get("ironserve_profile", ""))
+        profile = str(self._task.args.get("profile") or declared)
+        problems = Problems()
+        sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
+        locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
+        release = resolve(host, str(self._task.args.get("service", "main")), profile, site, sources, locks, problems)
+        if problems or release is None:
+            raise AnsibleActionFail(
+                problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
+            )
+        return {**result, "changed": False, "release": release, "override": declared if profile != declared else ""}
+
+
+def _texts(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _engine_locks(named: Any, profile: str, sources: dict[str, Source]) -> dict[str, str]:
+    """Of the site's locks only the one that the profile's engine needs: a broken lock of the other does not matter."""
+    engine, seen = None, set()
+    while profile in sources and profile not in seen and engine is None:
+        seen.add(profile)
+        data = sources[profile].data if isinstance(sources[profile].data, dict) else {}
+        engine, profile = data.get("engine"), data.get("extends")
+    return {key: str(value) for key, value in named.items() if key == engine} if isinstance(named, dict) else {}

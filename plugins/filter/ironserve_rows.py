@@ -1,0 +1,63 @@
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Filters that turn what the hosts of a play registered into rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+STATUS_KEYS = ("status", "profile", "release_id", "last_known_good_id", "engine", "port", "model", "main_pid", "since",
+               "health", "enabled")  # fmt: skip
+
+
+def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
+    """A row a host from what ``inference_service`` with ``state: observed`` registered as ``status_observed``.
+
+    ``wanted`` is the profile that the inventory declares; ``note`` says so where another one runs.
+    """
+    rows = []
+    for host in hosts:
+        seen = hostvars[host].get("status_observed") or {}
+        row = {"host": host, "service": service, **{key: seen.get(key) for key in STATUS_KEYS}}
+        row["wanted"] = hostvars[host].get("ironserve_profile", "")
+        row["note"] = ""
+        if seen.get("unreachable"):
+            row.update(status="unreachable", note=str(seen.get("msg", "")))
+        elif "status" not in seen:
+            row.update(status="unknown", note=str(seen.get("msg", "")))
+        elif row["profile"] and row["profile"] != row["wanted"]:
+            row["note"] = f"inventory wants {row['wanted'] or 'nothing'}"
+        rows.append(row)
+    return rows
+
+
+def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) -> list[dict[str, Any]]:
+    """A row a host from what the stages of a deploy registered."""
+    rows = []
+    for host in hosts:
+        seen = hostvars[host]
+        release = (seen.get("deploy_resolved") or {}).get("release") or {}
+        compared, gate = seen.get("serve_compared") or {}, seen.get("serve_gate") or {}
+        verdict = "would change" if check_mode and compared.get("reasons") else gate.get("verdict", "unchanged")
+        rows.append(
+            {
+                "host": host,
+                "service": release.get("service"),
+                "profile": release.get("profile"),
+                "release_id": release.get("release_id"),
+                "previous_id": compared.get("previous_id"),
+                "verdict": verdict,
+                "ready_s": (gate.get("timings") or {}).get("ready"),
+                "why": "; ".join(compared.get("reasons") or []),
+            }
+        )
+    return rows
+
+
+class FilterModule:
+    """The filters by name."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Rows of playbooks/status.yml and playbooks/report.yml."""
+        return {"ironserve_status_rows": status_rows, "ironserve_deploy_rows": deploy_rows}
