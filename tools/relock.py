@@ -52,9 +52,10 @@ def resolve(spec: Spec) -> list[tuple[str, str, dict[str, Any]]]:
         wish, leave_out, answer = (Path(scratch) / name for name in ("requires.in", "exclude.in", "pylock.toml"))
         wish.write_text("\n".join(spec.requires))
         leave_out.write_text("\n".join(note.name for note in spec.exclude))
+        platform = "{}-manylinux_{}_{}".format(spec.machine, *spec.glibc)
         subprocess.run(
             [uv(), "pip", "compile", "--quiet", "--no-config", "--only-binary", ":all:",
-             "--python-version", spec.python, "--python-platform", f"{spec.machine}-manylinux_{spec.glibc[0]}_{spec.glibc[1]}",
+             "--python-version", spec.python, "--python-platform", platform,
              *(word for place in find_links() for word in ("--find-links", place)),
              "--excludes", str(leave_out), "--format", "pylock.toml", "--output-file", str(answer), str(wish)],
             check=True, stdout=subprocess.DEVNULL,
