@@ -9,9 +9,14 @@ from pathlib import Path
 import ansible.module_utils
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+# Two busy cores are no reason to fail: tests judge what comes out, not how long it took.
+settings.register_profile("ironserve", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ironserve")
 
 
 @pytest.fixture

@@ -50,6 +50,18 @@ class Source:
     data: Any
 
 
+def engine_of(name: str, sources: Mapping[str, Source]) -> str | None:
+    """The engine of a profile, its own or that of the nearest one that it extends; None where that cannot be said."""
+    seen: set[str] = set()
+    while name in sources and name not in seen and isinstance(sources[name].data, Mapping):
+        seen.add(name)
+        data = sources[name].data
+        if "engine" in data:
+            return str(data["engine"])
+        name = str(data.get("extends"))
+    return None
+
+
 def merge(name: str, sources: Mapping[str, Source], problems: Problems) -> dict[str, Any] | None:
     """The profile ``name`` with all that it extends, every profile of the chain checked.
 

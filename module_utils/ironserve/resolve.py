@@ -131,7 +131,7 @@ def _environment(
     merged: Mapping[str, Any], nccl_sets: Mapping[str, Any], file: str, group: str, problems: Problems
 ) -> dict[str, str]:
     """The engine's variables: the NCCL set that the profile opts into, and the profile's own."""
-    chosen = merged.get("nccl_set")
+    chosen = str(merged.get("nccl_set", ""))
     if chosen and chosen not in nccl_sets:
         problems.add(file, "nccl_set", unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
     nccl = nccl_sets.get(chosen, {})

@@ -54,11 +54,11 @@ def verify_complaints(stderr: str, unit: str) -> list[str]:
 
 
 def exit_text(show: Mapping[str, str]) -> str | None:
-    """How the main process ended: ``exited with status 2``, ``killed by SIGKILL``; None while it runs or never did."""
+    """How the main process ended: ``exited with status 2``, ``was killed by SIGKILL``; None while it runs or never did."""
     code, status = show.get("ExecMainCode", "0"), show.get("ExecMainStatus", "0")
     if code == "1":
         return f"exited with status {status}"
     if code in ("2", "3"):
         name = SIGNAL_NAMES.get(int(status), f"signal {status}")
-        return f"killed by {name}"
+        return f"was killed by {name}"
     return None

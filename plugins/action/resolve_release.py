@@ -54,7 +54,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.ironserve import lock
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import Source
+from ansible.module_utils.ironserve.profiles import Source, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
 from ansible.module_utils.ironserve.site import PREFIX, SENTINEL
 
@@ -109,8 +109,8 @@ class ActionModule(ActionBase):
         host = variables["inventory_hostname"]
         if SENTINEL not in variables:
             raise AnsibleActionFail(
-                f"host {host}: its inventory does not load Ironserve's group_vars. An inventory given with -i sees only "
-                f"the group_vars beside it: in that inventory's folder type  ln -s {ROOT / 'group_vars'} group_vars"
+                f"host {host}: its inventory does not load Ironserve's group_vars. One given with -i sees only the "
+                f" group_vars beside it: in that inventory's folder run ln -s {ROOT / 'group_vars'} group_vars"
             )
         site = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
         declared = str(site.get("ironserve_profile", ""))
@@ -132,9 +132,5 @@ def _texts(value: Any) -> list[str]:
 
 def _engine_locks(named: Any, profile: str, sources: dict[str, Source]) -> dict[str, str]:
     """Of the site's locks only the one that the profile's engine needs: a broken lock of the other does not matter."""
-    engine, seen = None, set()
-    while profile in sources and profile not in seen and engine is None:
-        seen.add(profile)
-        data = sources[profile].data if isinstance(sources[profile].data, dict) else {}
-        engine, profile = data.get("engine"), data.get("extends")
+    engine = engine_of(profile, sources)
     return {key: str(value) for key, value in named.items() if key == engine} if isinstance(named, dict) else {}

@@ -1,0 +1,81 @@
+# What a newcomer and a developer type; `make help` lists it. CI calls the same targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+PYTHON ?= python3
+
+# Tests run on the oldest and on the newest ansible-core that is supported: .venv has the one of PYTHON, .venv-other the other.
+OTHER_PYTHON := $(shell $(PYTHON) -c 'import sys; print("3.13" if sys.version_info < (3, 12) else "3.11")')
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+PYTEST := .venv/bin/pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup packages demo demo-down test test-fast lint unit engines lab molecule other bench wheelhouse requirements format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: .venv/.complete  ## make the developer's environment in .venv
+
+.venv/.complete: requirements/dev.txt
+	@tools/venv.sh .venv $(PYTHON)
+
+.venv-other/.complete: requirements/dev.txt .venv/.complete
+	@tools/venv.sh .venv-other $(OTHER_PYTHON)
+
+packages:  ## install the system packages that test hosts need
+	@tools/packages.sh
+
+demo: setup packages  ## deploy the real vLLM onto a test host on this machine, and ask it something
+	@tools/demo.sh
+
+demo-down:  ## remove what `make demo` made, but for the caches
+	@tests/lab/lab --name demo down
+
+test: setup packages lint unit engines lab molecule other  ## everything: lint and all tests
+	@echo "make test: all passed"
+
+test-fast: setup unit engines  ## pure and unit tests, the stand-in engine; under a minute
+
+lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
+	yamllint --strict .
+	ruff check . tests/lab/lab
+	ruff format --check . tests/lab/lab
+	mypy tests/typing/ansible/module_utils/ironserve library plugins
+	ansible-lint
+
+unit: setup
+	$(PYTEST) tests/unit
+
+engines: setup
+	$(PYTEST) tests/engines
+
+lab: setup packages  ## tests on test hosts: real systemd, real sshd
+	$(PYTEST) tests/lab
+
+molecule: setup packages wheelhouse  ## every role and the whole deploy, on test hosts
+	tools/molecule.sh engine_environment serve deploy real_vllm
+
+other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
+	.venv-other/bin/ansible --version | head -n 1
+	.venv-other/bin/pytest tests/unit
+	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
+
+bench: setup packages  ## measure the overhead of a deploy; JSON in .ironserve/bench.json
+	.venv/bin/python tests/benchmarks/deploy.py
+
+LOCK ?= vllm-0.32.0-cpu
+wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu
+	.venv/bin/python tools/wheelhouse.py environments/$(LOCK)
+
+requirements: setup  ## pin requirements/dev.txt anew from dev.in
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --custom-compile-command "make requirements" requirements/dev.in -o requirements/dev.txt
+
+format: setup  ## let ruff format
+	ruff format . tests/lab/lab
+
+clean:  ## remove test hosts, environments and caches of this checkout
+	@for lab in $$(ls .ironserve/lab 2>/dev/null); do tests/lab/lab --name "$$lab" down; done
+	rm -rf .ironserve .venv .venv-other .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,128 @@
+"""The small pure pieces of the host side: ports, units of processes, ledger, status words, preflight, tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.module_utils.ironserve import ledger, ports, preflight
+from ansible.module_utils.ironserve.host import Listener
+from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.services import rotate, status_word
+from ansible.module_utils.ironserve.table import table
+
+# Linux 6.18, /proc/net/tcp and tcp6: a listener on 8000 (1F40), one on 22, a connection to 8000.
+TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4242 1 0 100 0 0 10 0
+   1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4243 1 0 100 0 0 10 0
+   2: 0100007F:1F40 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 4244 1 0 20 4 30 10 -1
+"""
+
+
+def test_only_listeners_of_the_port_are_found():
+    assert ports.listening_inodes(TCP, 8000) == {"4242"}
+    assert ports.listening_inodes(TCP, 9000) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("0::/system.slice/ironserve-main.service\n", "ironserve-main.service"),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session-3.scope"),
+        ("12:pids:/x.service\n1:name=systemd:/system.slice/a.service\n0::/\n", "a.service"),
+        ("0::/\n", None),
+        ("", None),
+    ],
+)
+def test_unit_of_a_process(text, unit):
+    assert ports.cgroup_unit(text) == unit
+
+
+def test_a_foreign_holder_of_the_port_is_named():
+    problems = Problems()
+    mine = Listener(1, "ironserve", "ironserve-main.service", "vllm serve")
+    other = Listener(77, "bob", "session-3.scope", "python3 -m http.server 8000")
+    preflight.check_port(8000, "ironserve-main.service", [mine], problems)
+    assert not problems
+    preflight.check_port(8000, "ironserve-main.service", [other], problems)
+    assert problems.found == [
+        'port 8000: taken by pid 77 (user bob, unit session-3.scope): "python3 -m http.server 8000". '
+        "It was left alone: stop it, or set ironserve_port to a free port"
+    ]
+
+
+def test_the_model_folder(tmp_path):
+    def problems_of(path):
+        problems = Problems()
+        preflight.check_model(path, problems)
+        return problems.found
+
+    assert "no such folder" in problems_of(tmp_path / "missing")[0]
+    assert "holds no config.json" in problems_of(tmp_path)[0]
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json cannot be read" in problems_of(tmp_path)[0]
+    (tmp_path / "config.json").write_text("{}")
+    assert problems_of(tmp_path) == []
+
+
+def test_the_disk(tmp_path):
+    problems = Problems()
+    preflight.check_disk(tmp_path, 1000, 1512, problems)
+    assert not problems
+    preflight.check_disk(tmp_path, 1000, 1511, problems)
+    assert "1511 MiB free; the environment needs 1000" in problems.found[0]
+
+
+RUNS = {"MainPID": "5", "ActiveState": "active", "UnitFileState": "enabled"}
+
+
+@pytest.mark.parametrize(
+    ("show", "active", "good", "health", "word"),
+    [
+        ({}, None, None, 0, "absent"),
+        (RUNS, "a", None, 0, "starting"),
+        (RUNS, "a", "a", 200, "ready"),
+        (RUNS, "a", "a", 503, "unhealthy"),
+        ({"MainPID": "0", "ActiveState": "failed", "UnitFileState": "disabled"}, "a", "a", 0, "failed"),
+        ({"MainPID": "0", "ActiveState": "inactive", "UnitFileState": "disabled"}, "a", "a", 0, "stopped"),
+        ({"MainPID": "0", "ActiveState": "inactive", "UnitFileState": "enabled"}, "a", "a", 0, "down"),
+    ],
+)
+def test_status_words(show, active, good, health, word):
+    assert status_word(show, active, good, health) == word
+
+
+def test_the_ledger_survives_a_cut_off_line():
+    release = {"release_id": "r", "profile": "p", "engine": "vllm", "lock_id": "l", "host_group": "g"}
+    text = ledger.record(release, "ready", "", {"ready": 50.0}, "t") + '{"release_id": "r", "verd'
+    records = ledger.parse(text)
+    assert len(records) == 1
+    assert ledger.expected_s(records, "r") == 50.0
+
+
+def test_expected_time_is_of_the_same_release_else_of_any():
+    records = [json.loads(f'{{"release_id": "{name}", "verdict": "ready", "timings": {{"ready": {s}}}}}') for name, s in
+               (("a", 10), ("a", 20), ("b", 30))]  # fmt: skip
+    assert ledger.expected_s(records, "a") == 20
+    assert ledger.expected_s(records, "c") == 30
+    assert ledger.expected_s([], "a") is None
+
+
+def test_each_start_has_a_log_of_its_own(tmp_path):
+    log = tmp_path / "main.log"
+    rotate(log)
+    assert list(tmp_path.iterdir()) == []
+    for number in range(8):
+        log.write_text(f"start {number}")
+        log.chmod(0o640)
+        rotate(log)
+        assert log.read_text() == ""
+        assert log.stat().st_mode & 0o777 == 0o640
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["main.log", *(f"main.log.{number}" for number in range(1, 6))]
+    assert (tmp_path / "main.log.1").read_text() == "start 7"
+
+
+def test_a_table_for_the_terminal():
+    rows = [{"host": "h1", "status": "ready", "pid": 4}, {"host": "gpu-a02", "status": "", "pid": None}]
+    assert table(["host", "status", "pid"], rows) == "HOST     STATUS  PID\nh1       ready   4\ngpu-a02  -       -"
