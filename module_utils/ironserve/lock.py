@@ -247,8 +247,8 @@ def parse_spec(text: str, name: str, file: str, problems: Problems) -> Spec | No
 
 def _pairs(text: str, file: str, problems: Problems) -> list[tuple[int, str, Any]]:
     """The top-level keys of a YAML mapping with their lines and values."""
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if isinstance(node, yaml.MappingNode):
             return [
@@ -256,11 +256,9 @@ def _pairs(text: str, file: str, problems: Problems) -> list[tuple[int, str, Any
                 for key, value in node.value
             ]
         problems.add(file, "", "is not a mapping of keys to values")
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
         mark = getattr(error, "problem_mark", None)
         problems.add(f"{file}:{mark.line + 1}" if mark else file, "", f"not YAML: {getattr(error, 'problem', error)}")
-    finally:
-        loader.dispose()
     return []
 
 

@@ -51,7 +51,7 @@ def test_the_source_of_a_local_version_is_said(tmp_path: Path, links: Path, caps
 
 def test_a_local_version_that_is_nowhere_is_told(tmp_path: Path, links: Path):
     missing = Requirement("beta", "2.0+cpu", ("0" * 64,))
-    with pytest.raises(wheelhouse.FetchError, match="not in pip's find-links, and lock.yml names no local_index"):
+    with pytest.raises(wheelhouse.FetchError, match=r"not in pip's find-links, and lock\.yml names no local_index"):
         wheelhouse.bring(tmp_path / "house", SPEC, (missing,))
 
 
@@ -78,7 +78,7 @@ def test_a_file_that_was_harmed_is_brought_again(tmp_path: Path, links: Path, ha
 def test_what_has_come_stays_when_something_fails(tmp_path: Path, links: Path, monkeypatch):
     monkeypatch.setattr(wheelhouse, "BATCH", 1)
     wanted = (wheel(links, "alpha", "1.0"), Requirement("beta", "2.0", ("0" * 64,)))
-    with pytest.raises(wheelhouse.FetchError, match="No matching distribution found for beta==2.0"):
+    with pytest.raises(wheelhouse.FetchError, match=r"No matching distribution found for beta==2\.0"):
         wheelhouse.bring(tmp_path / "house", SPEC, wanted)
     assert list(wheelhouse.Wheelhouse(tmp_path / "house").files) == ["alpha-1.0-py3-none-any.whl"]
 
