@@ -56,13 +56,23 @@ def resolve(spec: Spec) -> list[tuple[str, str, dict[str, Any]]]:
         subprocess.run(
             [uv(), "pip", "compile", "--quiet", "--no-config", "--only-binary", ":all:",
              "--python-version", spec.python, "--python-platform", platform,
-             *(word for place in find_links() for word in ("--find-links", place)),
+             *places(spec),
              "--excludes", str(leave_out), "--format", "pylock.toml", "--output-file", str(answer), str(wish)],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         found = tomllib.loads(answer.read_text(encoding="utf-8"))["packages"]
     order = {tag: rank for rank, tag in enumerate(tags(spec))}
     return [(item["name"], item["version"], best_file(item["wheels"], order)) for item in found]
+
+
+def places(spec: Spec) -> list[str]:
+    """Where uv looks beside the index. Only a lock that wants local versions (+cpu) may see them: they would win."""
+    if not spec.local_index:
+        return []
+    known = find_links()
+    if known:
+        return [word for place in known for word in ("--find-links", place)]
+    return ["--extra-index-url", spec.local_index, "--index-strategy", "unsafe-best-match"]
 
 
 def tags(spec: Spec) -> list[Tag]:

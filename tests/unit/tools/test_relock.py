@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import relock
 from ansible.module_utils.ironserve.lock import Spec
 
@@ -33,6 +35,17 @@ def test_a_name_is_read_from_an_escaped_address():
         relock.wheel({"url": "https://example.com/torch-2.13.0%2Bcpu-py3-none-any.whl"})
         == "torch-2.13.0+cpu-py3-none-any.whl"
     )
+
+
+def test_only_a_lock_that_wants_local_versions_sees_them(monkeypatch):
+    monkeypatch.setattr(relock, "find_links", lambda: ["/wheels"])
+    assert relock.places(SPEC) == []
+    assert relock.places(replace(SPEC, local_index="https://example.com")) == ["--find-links", "/wheels"]
+
+
+def test_without_find_links_the_index_of_local_versions_is_asked(monkeypatch):
+    monkeypatch.setattr(relock, "find_links", list)
+    assert "https://example.com" in relock.places(replace(SPEC, local_index="https://example.com"))
 
 
 def test_requirements_are_sorted_and_hold_one_hash_each():
