@@ -58,7 +58,7 @@ class ControlGroups:
             (path / "cgroup.subtree_control").write_text(f"+{controller}")
 
     def remove(self, group: str) -> None:
-        """End what is left in `group` and remove it everywhere; the kernel may need a moment to see that it is empty."""
+        """End what is left in `group` and remove it; the kernel may need a moment to see that it is empty."""
         for hierarchy in (*self._found["v2"].values(), *self._found["v1"].values()):
             path = hierarchy.path / group
             if (path / "cgroup.kill").exists():

@@ -71,8 +71,12 @@ class Host:
         self.pid_file = self.folder / "pid"
         self.number = int(name[1:])
         self.address = f"10.99.1.{self.number}"
-        self.cgroup = f"{lab.cgroup}/{name}"
         self.disk = lab.disks / name
+
+    @property
+    def cgroup(self) -> str:
+        """Its part of the lab's subtree."""
+        return f"{self.lab.cgroup}/{self.name}"
 
     @property
     def exists(self) -> bool:
