@@ -1,0 +1,1 @@
+"""The package that holds the server arguments in the real engine."""

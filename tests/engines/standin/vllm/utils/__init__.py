@@ -1,0 +1,1 @@
+"""A package of the real engine, here for the modules in it."""
