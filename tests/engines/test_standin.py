@@ -1,0 +1,780 @@
+"""Each behaviour of the stand-in engine, as its user sees it."""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from build_standin import build
+from standin_server import Running, Start, wait_until
+
+BOTH = pytest.mark.parametrize("engine", ["vllm", "sglang"])
+#: In these tests nothing needs to be realistic but what the test is about.
+QUICK = {"sigterm_s": 0.02, "death_notice_s": 0.02, "health": {"delay_s": 0}}
+
+
+# Wheel
+
+
+def test_wheel_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first, second = build(tmp_path / "a"), build(tmp_path / "b")
+    assert first.name == "ironserve_standin-1.0.0-py3-none-any.whl"
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_wheel_provides_what_an_engine_environment_has(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build(tmp_path)) as wheel:
+        names = set(wheel.namelist())
+        record = wheel.read("ironserve_standin-1.0.0.dist-info/RECORD").decode()
+    assert {"sglang/launch_server.py", "vllm/__init__.py"} <= names
+    assert {line.split(",")[0] for line in record.splitlines()} == names
+
+
+@pytest.mark.parametrize(("package", "version"), [("vllm", "0.32.0"), ("sglang", "0.5.23")])
+def test_packages_say_for_which_release_they_stand(site: Path, package: str, version: str) -> None:
+    code = f"import {package}; print({package}.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(site)}, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == version
+
+
+# Start
+
+
+@BOTH
+def test_ready_well_under_half_a_second(start: Start, engine: str) -> None:
+    # The best of some tries: this measures the stand-in, not what else the machine does.
+    assert any(time.monotonic() - start(engine).ready().began < 0.5 for _ in range(5))
+
+
+def test_vllm_refuses_until_ready(start: Start) -> None:
+    server = start("vllm", {"phases": {"server": {"delay_s": 0.3}}})
+    seen = []
+    wait_until("ready", lambda: seen.append(server.status("/health")) or seen[-1] == 200)
+    assert set(seen) == {0, 200}
+
+
+def test_sglang_refuses_then_says_503_until_the_warm_up_ended(start: Start) -> None:
+    server = start("sglang", {**QUICK, "phases": {"graphs": {"delay_s": 0.1}, "warmup": {"delay_s": 0.3}}})
+    seen = []
+    wait_until("ready", lambda: seen.append(server.status("/health_generate")) or seen[-1] == 200)
+    assert list(dict.fromkeys(seen)) == [0, 503, 200]
+
+
+def test_sglang_lists_models_and_describes_itself_before_the_warm_up(start: Start) -> None:
+    server = start("sglang", {"hang_in": "warmup"})
+    server.logs("Uvicorn running on")
+    paths = ("/v1/models", "/model_info", "/ready", "/health")
+    assert [server.status(path) for path in paths] == [200, 200, 503, 503]
+    assert "ready to roll" not in server.text
+
+
+def test_health_of_sglang_takes_a_second(start: Start) -> None:
+    server = start("sglang").ready()
+    began = time.monotonic()
+    assert server.status("/health") == 200
+    assert time.monotonic() - began >= 1.0
+
+
+@BOTH
+def test_phase_takes_its_time(start: Start, engine: str) -> None:
+    server = start(engine, {"phases": {"weights": {"delay_s": 0.2}, "kv_cache": {"delay_s": 0.2}}}).ready()
+    assert time.monotonic() - server.began >= 0.4
+
+
+@BOTH
+def test_weights_bar_shows_shards_and_takes_its_seconds(start: Start, engine: str) -> None:
+    server = start(engine, {"weights": {"shards": 7, "seconds": 0.4}})
+    server.logs("3/7 [")
+    assert "7/7 [" not in server.text
+    assert server.text.rpartition("\n")[2].startswith("\rLoading safetensors"), "a bar has no newline before its end"
+    server.ready()
+    assert "\rLoading safetensors checkpoint shards: 100% Completed | 7/7 [" in server.text
+    assert time.monotonic() - server.began >= 0.4
+
+
+@BOTH
+def test_dummy_weights_show_no_bar(start: Start, engine: str) -> None:
+    server = start(engine, flags=["--load-format", "dummy"]).ready()
+    assert "safetensors" not in server.text
+
+
+@pytest.mark.parametrize(("engine", "flag"), [("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")])
+def test_eager_mode_captures_no_graphs(start: Start, engine: str, flag: str) -> None:
+    assert "Captur" not in start(engine, flags=[flag]).ready().text
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["quiet", "spin", "pipe_writes"])
+def test_hang_in_graph_capture_stops_in_the_middle_of_the_bar(start: Start, engine: str, how: str) -> None:
+    server = start(engine, {"hang_in": "graphs", "hang_how": how})
+    worker = server.child("VLLM::EngineCore" if engine == "vllm" else "sglang::scheduler")
+    size = wait_until("a log that stands still", lambda: still(server, "\rCapturing"))
+    assert server.text.rpartition("\n")[2].startswith("\rCapturing"), "the bar is left open"
+    if how == "spin":
+        wait_until("CPU time", lambda: cpu_ticks(worker) > 30)
+    if how == "pipe_writes":
+        assert any(str(entry.readlink()).startswith("pipe:") for entry in Path(f"/proc/{worker}/fd").iterdir())
+    assert server.status("/health") == 0
+    assert len(server.text) == size
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == -signal.SIGTERM
+    wait_until("the children's end", lambda: not server.family())
+
+
+def still(server: Running, text: str) -> int:
+    """The size of the log once `text` is in it and it did not grow for a moment."""
+    size = len(server.text)
+    time.sleep(0.05)
+    return size if text in server.text and size == len(server.text) else 0
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"), [("vllm", "No available shared memory"), ("sglang", "Waiting for the other")]
+)
+def test_heartbeat_hang_keeps_writing(start: Start, engine: str, text: str) -> None:
+    server = start(engine, {"hang_in": "weights", "hang_how": "heartbeat", "heartbeat_s": 0.02})
+    wait_until("five heartbeats", lambda: server.text.count(text) >= 5)
+    assert "Model loading took" not in server.text
+    assert "Load weight end" not in server.text
+
+
+@BOTH
+def test_exit_in_a_phase_with_status_and_message(start: Start, engine: str) -> None:
+    message = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    server = start(engine, {"exit_in": "graphs", "exit_status": 7, "exit_message": message})
+    assert server.ends() == 7
+    assert f"\n{message}\n" in server.text
+    wait_until("the children's end", lambda: not server.family())
+
+
+@pytest.mark.parametrize(
+    ("engine", "status", "text"),
+    [
+        ("vllm", 1, "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"),
+        ("sglang", -9, "Received sigquit from a child process. It usually means the child failed."),
+    ],
+)
+def test_exit_in_a_phase_of_a_child_ends_as_the_engine_ends(start: Start, engine: str, status: int, text: str) -> None:
+    server = start(engine, {"exit_in": "weights"})
+    assert server.ends() == status
+    assert text in server.text
+
+
+@BOTH
+def test_exit_in_a_phase_of_the_main_process(start: Start, engine: str) -> None:
+    server = start(engine, {"exit_in": "arguments", "exit_status": 0})
+    assert server.ends() == 0
+
+
+# Port
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        ("vllm", "OSError: [Errno 98] Address already in use"),
+        (
+            "sglang",
+            "[Errno 98] error while attempting to bind on address ('127.0.0.1', {port}): address already in use",
+        ),
+    ],
+)
+def test_port_in_use(start: Start, engine: str, text: str) -> None:
+    first = start(engine).ready()
+    second = start(engine, port=first.port)
+    assert second.ends() == 1
+    assert text.format(port=first.port) in second.text
+    assert not second.family()
+
+
+@BOTH
+def test_early_port_answers_before_anything_works(start: Start, engine: str) -> None:
+    server = start(engine, {"port": "early", "hang_in": "weights"})
+    wait_until("the port", lambda: server.status("/health") == 503)
+    assert server.status("/v1/models") == 503
+    assert server.complete().status == 503
+
+
+@BOTH
+def test_early_list_of_models_with_health_and_generation_later(start: Start, engine: str) -> None:
+    server = start(engine, {**QUICK, "models_early": True, "phases": {"weights": {"delay_s": 0.4}}})
+    wait_until("the list", lambda: server.status("/v1/models") == 200)
+    assert server.status("/health") == 503
+    assert server.complete().status == 503
+    assert server.ready().complete().status == 200
+
+
+@BOTH
+def test_late_port(start: Start, engine: str) -> None:
+    server = start(engine, {**QUICK, "port": {"late_s": 0.3}})
+    server.logs("Application startup complete.")
+    assert server.status("/health") == 0
+    wait_until("the port", lambda: server.status("/health") == 200)
+
+
+# Answers
+
+
+def test_vllm_answers(start: Start) -> None:
+    server = start("vllm", flags=["--served-model-name", "tiny", "--max-model-len", "1024"]).ready()
+    card = server.ask("/v1/models").json["data"][0]
+    assert (card["id"], card["owned_by"], card["max_model_len"]) == ("tiny", "vllm", 1024)
+    assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
+    assert server.ask("/version").json == {"version": "0.32.0"}
+    assert server.ask("/load").json == {"server_load": 0}
+    assert server.ask("/health") == server.ask("/ping")
+    assert server.ask("/health").text == ""
+    assert server.status("/server_info") == 404, "seen in the log of 0.32.0"
+    assert server.status("/model_info") == 404, "seen in the log of 0.32.0"
+
+    done = server.complete(model="tiny").json
+    base = {"id", "object", "created", "model", "choices", "usage"}
+    assert set(done) == base | {"service_tier", "system_fingerprint", "kv_transfer_params"}
+    assert done["usage"] == {
+        "prompt_tokens": 3,
+        "total_tokens": 7,
+        "completion_tokens": 4,
+        "prompt_tokens_details": None,
+    }
+    assert done["choices"][0]["finish_reason"] == "length"
+    own = {"logprobs", "stop_reason", "token_ids", "prompt_logprobs", "prompt_token_ids"}
+    assert set(done["choices"][0]) == {"index", "text", "finish_reason"} | own
+
+    chat = server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}).json
+    assert chat["object"] == "chat.completion"
+    assert chat["choices"][0]["message"]["role"] == "assistant"
+    assert chat["choices"][0]["finish_reason"] == "stop"
+    assert server.complete().json["choices"][0]["text"] == done["choices"][0]["text"], "greedy: the same each time"
+
+
+def test_sglang_answers(start: Start) -> None:
+    server = start("sglang", QUICK, flags=["--served-model-name", "tiny", "--context-length", "1024"]).ready()
+    card = server.ask("/v1/models").json["data"][0]
+    assert (card["id"], card["owned_by"], card["max_model_len"]) == ("tiny", "sglang", 1024)
+    assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}
+    info = server.ask("/model_info").json
+    assert info == server.ask("/get_model_info").json
+    assert {"model_path", "tokenizer_path", "is_generation", "served_model_name", "weight_version"} <= set(info)
+    server_info = server.ask("/server_info").json
+    assert server_info["version"] == "0.5.23"
+    assert server_info["context_length"] == 1024
+    assert server_info["internal_states"]
+    assert [server.status(path) for path in ("/health", "/health_generate", "/ready", "/ping")] == [200] * 4
+    assert server.status("/metrics") == 404, "only with --enable-metrics"
+
+    done = server.complete(model="anything").json
+    assert set(done) == {"id", "object", "created", "model", "choices", "usage", "metadata"}
+    assert set(done["choices"][0]) == {"index", "text", "logprobs", "finish_reason", "matched_stop"}
+    assert done["usage"]["completion_tokens"] == 4
+    question = {"text": "one two", "sampling_params": {"max_new_tokens": 3}}
+    made = server.ask("/generate", question).json
+    assert set(made) == {"text", "output_ids", "meta_info"}
+    assert made["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+    parts = server.ask("/generate", {**question, "stream": True}).events
+    assert [part["meta_info"]["completion_tokens"] for part in parts] == [1, 2, 3]
+    assert parts[-1]["text"] == made["text"], "its parts hold the text so far"
+
+
+@BOTH
+def test_streams(start: Start, engine: str) -> None:
+    server = start(engine).ready()
+    events = server.complete(stream=True, stream_options={"include_usage": True}).events
+    assert [event["choices"][0]["finish_reason"] for event in events[:-1]] == [None, None, None, "length"]
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["total_tokens"] == 7
+    text = "".join(event["choices"][0]["text"] for event in events[:-1])
+    assert text == server.complete().json["choices"][0]["text"]
+    chat = {"messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 2}
+    deltas = [event["choices"][0]["delta"] for event in server.ask("/v1/chat/completions", chat).events]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert len(deltas) == 3
+
+
+def test_vllm_does_not_know_another_model(start: Start) -> None:
+    answer = start("vllm", flags=["--served-model-name", "tiny"]).ready().complete(model="other")
+    assert answer.status == 404
+    error = {"message": "The model `other` does not exist.", "type": "NotFoundError", "param": None, "code": 404}
+    assert answer.json == {"error": error}
+
+
+@BOTH
+@pytest.mark.parametrize("document", [{"prompt": ""}, {"max_tokens": -1}])
+def test_bad_requests(start: Start, engine: str, document: dict) -> None:
+    assert start(engine).ready().complete(**document).status == 400
+
+
+@BOTH
+def test_wrong_model(start: Start, engine: str) -> None:
+    server = start(engine, {"completion": "wrong_model"}, flags=["--served-model-name", "tiny"]).ready()
+    assert server.ask("/v1/models").json["data"][0]["id"] == "another-model"
+    assert server.complete(model="tiny").status == (404 if engine == "vllm" else 200)
+
+
+@BOTH
+def test_error_500(start: Start, engine: str) -> None:
+    answer = start(engine, {"completion": "error_500"}).ready().complete()
+    assert answer.status == 500
+    error = answer.json["error"] if engine == "vllm" else answer.json
+    assert error["type"] == "InternalServerError"
+
+
+@BOTH
+def test_completion_that_never_comes(start: Start, engine: str) -> None:
+    env = {"SGLANG_HEALTH_CHECK_TIMEOUT": "0.2"}
+    server = start(engine, {"completion": "never", "health": {"delay_s": 0}}, env=env).ready()
+    with pytest.raises(TimeoutError):
+        server.ask("/v1/completions", {"prompt": "one"}, timeout_s=0.2)
+    # SGLang's health generates, vLLM's looks only whether the process lives.
+    assert server.status("/health") == (200 if engine == "vllm" else 503)
+
+
+@BOTH
+def test_slow_completion(start: Start, engine: str) -> None:
+    server = start(engine, {"completion": {"slow_s": 0.3}}).ready()
+    began = time.monotonic()
+    assert server.complete().status == 200
+    assert time.monotonic() - began >= 0.3
+
+
+@BOTH
+def test_speed_and_time_to_first_token(start: Start, engine: str) -> None:
+    server = start(engine, {"tokens_per_s": 50, "ttft_s": 0.2}).ready()
+    began = time.monotonic()
+    server.complete(max_tokens=11)
+    assert 0.4 <= time.monotonic() - began < 3
+
+
+@BOTH
+def test_health_always_200(start: Start, engine: str) -> None:
+    server = start(engine, {"health": "always_200", "port": "early", "hang_in": "graphs"})
+    wait_until("health", lambda: server.status("/health") == 200)
+    assert server.complete().status == 503
+
+
+@BOTH
+def test_health_500(start: Start, engine: str) -> None:
+    server = start(engine, {"health": 500})
+    server.logs("Application startup complete.")
+    wait_until("health", lambda: server.status("/health") == 500)
+
+
+def test_health_delay(start: Start) -> None:
+    server = start("vllm", {"health": {"delay_s": 0.3}}).ready()
+    began = time.monotonic()
+    assert server.status("/health") == 200
+    assert time.monotonic() - began >= 0.3
+
+
+# Keys
+
+
+@pytest.mark.parametrize("how", ["variable", "flag"])
+def test_vllm_key_guards_v1_only(start: Start, how: str) -> None:
+    env, flags = ({"VLLM_API_KEY": "sk-1"}, []) if how == "variable" else ({}, ["--api-key", "sk-1"])
+    server = start("vllm", env=env, flags=flags).ready()
+    assert [server.status(path) for path in ("/health", "/version", "/metrics", "/load")] == [200] * 4
+    answer = server.ask("/v1/models")
+    assert (answer.status, answer.json) == (401, {"error": "Unauthorized"})
+    assert server.ask("/v1/models", Authorization="Bearer sk-2").status == 401
+    assert server.ask("/v1/models", Authorization="Bearer sk-1").status == 200
+
+
+def test_sglang_key_from_its_configuration_file(start: Start, tmp_path: Path) -> None:
+    config = tmp_path / "secret.yaml"
+    config.write_text("api-key: sk-1\nenable-metrics: true\n")
+    server = start("sglang", QUICK, flags=["--config", str(config)]).ready()
+    assert [server.status(path) for path in ("/health", "/ready", "/metrics")] == [200] * 3
+    assert [server.status(path) for path in ("/model_info", "/v1/models", "/ping")] == [401] * 3
+    assert server.ask("/v1/models", Authorization="Bearer sk-1").status == 200
+    assert "sk-1" not in server.text
+
+
+# Metrics
+
+
+def sample(server: Running, name: str) -> float:
+    lines = [line for line in server.ask("/metrics").text.splitlines() if line.startswith(name)]
+    return float(lines[0].rsplit(" ", 1)[1])
+
+
+def test_vllm_metrics_move(start: Start) -> None:
+    server = start("vllm", {"tokens_per_s": 50}).ready()
+    assert sample(server, "vllm:generation_tokens_total{") == 0
+    asking = threading.Thread(target=server.complete, kwargs={"max_tokens": 30})
+    asking.start()
+    wait_until("tokens while it runs", lambda: 0 < sample(server, "vllm:generation_tokens_total{") < 30)
+    assert sample(server, "vllm:num_requests_running{") == 1
+    asking.join()
+    assert sample(server, "vllm:num_requests_running{") == 0
+    assert sample(server, "vllm:generation_tokens_total{") == 30
+    assert sample(server, "vllm:prompt_tokens_total{") == 3
+    assert sample(server, 'vllm:request_success_total{engine="0",finished_reason="length"') == 1
+    assert sample(server, "vllm:time_to_first_token_seconds_count{") == 1
+    assert sample(server, "vllm:inter_token_latency_seconds_count{") == 29
+
+
+def test_sglang_counts_generated_tokens_when_a_request_ends(start: Start) -> None:
+    server = start("sglang", {"tokens_per_s": 50}, flags=["--enable-metrics"]).ready()
+    before = sample(server, "sglang:generation_tokens_total{")
+    live = 'sglang:realtime_tokens_total{engine_type="unified",mode="decode"'
+    asking = threading.Thread(target=server.complete, kwargs={"max_tokens": 50})
+    live_before = sample(server, live)
+    asking.start()
+    wait_until("live tokens", lambda: sample(server, live) > live_before)
+    assert sample(server, "sglang:generation_tokens_total{") == before
+    assert sample(server, "sglang:num_running_reqs{") == 1
+    asking.join()
+    assert sample(server, "sglang:generation_tokens_total{") == before + 50
+    assert sample(server, "sglang:gen_throughput{") > 10
+    assert "Decode batch, #running-req: 1" in server.text
+
+
+def test_vllm_logs_its_throughput_while_there_is_work(start: Start) -> None:
+    server = start("vllm", env={"VLLM_LOG_STATS_INTERVAL": "0.05"}).ready()
+    server.complete()
+    server.logs("Avg generation throughput: 80.0 tokens/s, Running: 0 reqs")
+    server.logs("Avg generation throughput: 0.0 tokens/s")
+    assert still(server, "throughput"), "silent without work"
+
+
+# Processes
+
+
+def test_sglang_processes(start: Start) -> None:
+    family = start("sglang").ready().family()
+    assert len(family) == 3
+    assert {"sglang::scheduler", "sglang::detokenizer"} < set(family)
+    assert any("-m sglang.launch_server --model-path" in title for title in family), "main keeps its command line"
+
+
+def test_sglang_processes_of_two_gpus(start: Start) -> None:
+    server = start("sglang serve", flags=["--tp", "2"]).ready()
+    assert {"sglang::scheduler_TP0", "sglang::scheduler_TP1", "sglang::detokenizer"} < set(server.family())
+    assert " TP1] Load weight begin." in server.text
+    assert server.complete().status == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers"),
+    [
+        ([], set()),
+        (["--distributed-executor-backend", "mp"], {"VLLM::Worker"}),
+        (["-tp", "2"], {"VLLM::Worker_TP0", "VLLM::Worker_TP1"}),
+    ],
+)
+def test_vllm_processes(start: Start, flags: list[str], workers: set[str]) -> None:
+    server = start("vllm", flags=flags).ready()
+    family = server.family()
+    assert {title for title in family if title.startswith("VLLM::")} == {"VLLM::EngineCore"} | workers
+    for worker in workers:
+        assert parent(family[worker]) == family["VLLM::EngineCore"]
+    assert server.complete().status == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    assert not server.family()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+@pytest.mark.parametrize(("env", "kept"), [({}, False), ({"SPT_NOENV": "1"}, True)])
+def test_a_title_takes_the_environment_unless_told_not_to(start: Start, env: dict[str, str], kept: bool) -> None:
+    server = start("sglang", env={**env, "NCCL_PROTO": "LL"}).ready()
+    pid = next(pid for title, pid in server.family().items() if title.startswith("sglang::sched"))
+    assert (b"NCCL_PROTO=LL" in Path(f"/proc/{pid}/environ").read_bytes()) is kept
+    assert Path(f"/proc/{pid}/comm").read_text() == "sglang::schedul\n"
+
+
+def test_children_of_sglang_die_with_it(start: Start) -> None:
+    server = start("sglang").ready()
+    server.process.kill()
+    wait_until("the children's end", lambda: not server.family())
+
+
+def test_engine_core_outlives_the_api_server_and_the_port_is_free(start: Start) -> None:
+    server = start("vllm", flags=["-tp", "2"]).ready()
+    core = server.child("VLLM::EngineCore")
+    server.process.kill()
+    server.ends()
+    assert server.status("/health") == 0
+    assert set(server.family()) == {"VLLM::EngineCore", "VLLM::Worker_TP0", "VLLM::Worker_TP1"}
+    os.kill(core, signal.SIGKILL)
+    wait_until("the workers' end", lambda: not server.family())
+    assert "(Worker_TP1 pid=" in server.text.rpartition("Parent process exited, terminating worker queues")[0]
+
+
+# Ends
+
+
+def test_vllm_ends_by_itself_with_status_0_when_its_core_is_killed(start: Start) -> None:
+    server = start("vllm", {"death_notice_s": 0.4}).ready()
+    os.kill(server.child("VLLM::EngineCore"), signal.SIGKILL)
+    wait_until("503", lambda: server.status("/health") == 503)
+    assert server.complete().status == 500
+    assert server.ends() == 0
+    assert "EngineDeadError: EngineCore encountered an issue." in server.text
+
+
+def test_sglang_ends_by_sigkill_when_a_scheduler_is_killed(start: Start) -> None:
+    server = start("sglang", QUICK).ready()
+    pid = server.child("sglang::scheduler")
+    os.kill(pid, signal.SIGKILL)
+    assert server.ends() == -signal.SIGKILL
+    assert (
+        f"Subprocess scheduler_0 (pid={pid}) crashed with exit code -9. Triggering SIGQUIT for cleanup..."
+        in server.text
+    )
+    wait_until("the detokenizer's end", lambda: not server.family())
+
+
+@pytest.mark.parametrize(("engine", "status"), [("vllm", 0), ("sglang", -9)])
+def test_engine_core_dies_after_a_while(start: Start, engine: str, status: int) -> None:
+    server = start(engine, {**QUICK, "engine_core": {"die_after_s": 0.2}}).ready()
+    assert server.complete().status == 200
+    assert server.ends() == status
+
+
+@pytest.mark.parametrize(("engine", "status"), [("vllm", 0), ("sglang", -9)])
+def test_first_request_kills(start: Start, engine: str, status: int) -> None:
+    server = start(engine, {**QUICK, "first_request": "kills", "death_notice_s": 0.3}).ready()
+    assert server.complete().status == 500
+    assert server.ends() == status
+
+
+def test_stopped_core_hangs_vllm_behind_a_healthy_face(start: Start) -> None:
+    server = start("vllm").ready()
+    os.kill(server.child("VLLM::EngineCore"), signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        server.ask("/v1/completions", {"prompt": "one"}, timeout_s=0.2)
+    assert server.status("/health") == 200
+
+
+def test_stopped_rank_hangs_sglang_and_its_health_says_so(start: Start) -> None:
+    env = {"SGLANG_HEALTH_CHECK_TIMEOUT": "0.2"}
+    server = start("sglang", QUICK, flags=["--tp", "2"], env=env).ready()
+    os.kill(server.child("sglang::scheduler_TP1"), signal.SIGSTOP)
+    assert server.status("/health") == 503
+    assert "Health check failed." in server.text
+
+
+@BOTH
+def test_sigterm_ends_with_status_0(start: Start, engine: str) -> None:
+    server = start(engine).ready()
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    assert 0.2 <= time.monotonic() - began < 2
+    wait_until("the children's end", lambda: not server.family())
+
+
+@BOTH
+def test_a_second_sigterm_changes_nothing(start: Start, engine: str) -> None:
+    server = start(engine).ready()
+    server.process.send_signal(signal.SIGTERM)
+    server.logs("shutdown triggered" if engine == "vllm" else "SIGTERM received.")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+
+
+@BOTH
+def test_sigterm_takes_its_time(start: Start, engine: str) -> None:
+    server = start(engine, {"sigterm_s": 0.5}).ready()
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    assert 0.5 <= time.monotonic() - began < 3
+
+
+@BOTH
+def test_ignored_sigterm(start: Start, engine: str) -> None:
+    server = start(engine, {**QUICK, "sigterm": "ignore"}).ready()
+    before = server.family()
+    for pid in before.values():
+        os.kill(pid, signal.SIGTERM)
+    assert server.complete().status == 200
+    assert server.family() == before
+
+
+def in_flight(server: Running, **document: object) -> tuple[threading.Thread, list]:
+    """Ask in a thread and return when the request is running."""
+    answers: list = []
+    asking = threading.Thread(target=lambda: answers.append(server.complete(**document)))
+    asking.start()
+    name = "vllm:num_requests_running{" if server.engine == "vllm" else "sglang:num_running_reqs{"
+    wait_until("a running request", lambda: sample(server, name) == 1)
+    return asking, answers
+
+
+def test_vllm_aborts_what_is_in_flight(start: Start) -> None:
+    server = start("vllm", {"tokens_per_s": 50}).ready()
+    asking, answers = in_flight(server, max_tokens=500)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    asking.join()
+    assert answers[0].json["choices"][0]["finish_reason"] == "abort"
+    assert "stopping engine client mode=abort timeout=0s" in server.text
+
+
+def test_vllm_drains_when_told_to(start: Start) -> None:
+    server = start("vllm", {**QUICK, "tokens_per_s": 50}, flags=["--shutdown-timeout", "9"]).ready()
+    asking, answers = in_flight(server, max_tokens=30)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    asking.join()
+    assert answers[0].json["choices"][0]["finish_reason"] == "length"
+    assert "stopping engine client mode=drain timeout=9s" in server.text
+
+
+def test_sglang_waits_for_running_requests(start: Start) -> None:
+    server = start("sglang", {**QUICK, "tokens_per_s": 50}, flags=["--enable-metrics"]).ready()
+    asking, answers = in_flight(server, max_tokens=30)
+    server.process.send_signal(signal.SIGTERM)
+    server.logs("Remaining number of requests 1.")
+    assert server.status("/health") == 503
+    asking.join()
+    assert answers[0].json["choices"][0]["finish_reason"] == "length"
+    assert server.ends() == 0
+    assert "Remaining number of requests 0." in server.text
+
+
+def test_sglang_drains_without_end_for_a_request_that_never_ends(start: Start) -> None:
+    server = start("sglang", {**QUICK, "completion": "never"}, flags=["--enable-metrics"]).ready()
+    asking = http.client.HTTPConnection("127.0.0.1", server.port)
+    asking.request("POST", "/generate", '{"text": "one"}')
+    wait_until("a running request", lambda: sample(server, "sglang:num_running_reqs{") == 1)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until("patience", lambda: server.text.count("Remaining number of requests 1.") > 5)
+    assert server.process.poll() is None
+    asking.close()
+
+
+# Command lines
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag", "text"),
+    [
+        ("vllm", "--foo", "vllm: error: unrecognized arguments: --foo"),
+        ("vllm", "--disable-log-requests", "vllm: error: unrecognized arguments: --disable-log-requests"),
+        ("vllm", "--dtype=float128", "vllm serve: error: argument --dtype: invalid choice: 'float128'"),
+        ("sglang", "--foo", "launch_server.py: error: unrecognized arguments: --foo"),
+        ("sglang", "--attention-backend=nonsense", "argument --attention-backend: invalid choice: 'nonsense'"),
+        ("sglang", "--cuda-graph-max-bs=8", "ambiguous option: --cuda-graph-max-bs=8 could match"),
+        ("sglang", "--enable-pcie-oneshot-allreduce", "unrecognized arguments: --enable-pcie-oneshot-allreduce"),
+    ],
+)
+def test_bad_flags(start: Start, engine: str, flag: str, text: str) -> None:
+    server = start(engine, flags=[flag])
+    assert server.ends() == 2
+    assert server.text.startswith("usage: ")
+    assert text in server.text
+
+
+def test_the_command_line_of_the_story(start: Start) -> None:
+    flags = "--trust-remote-code --tp-size 2 --mem-fraction-static 0.85 --attention-backend flashinfer"
+    flags += " --num-continuous-decode-steps 4 --disable-custom-all-reduce --log-level info"
+    server = start("sglang", flags=flags.split()).ready()
+    assert "'attention_backend': 'flashinfer'" in server.text
+    assert "Attention backend not specified" not in server.text
+
+
+def test_vllm_flags_in_their_other_spellings(start: Start) -> None:
+    flags = ["--max_model_len", "1024", "--tensor-par", "1", "--attention-config.backend", "TRITON_ATTN"]
+    server = start("vllm", flags=[*flags, "--no-enable-prefix-caching", "--attention-backend", "FLASHINFER"]).ready()
+    assert "'max_model_len': '1024'" in server.text
+    assert """'attention_config': '{"backend": "TRITON_ATTN"}'""" in server.text
+    assert "'enable_prefix_caching': False" in server.text
+    assert "Using AttentionBackendEnum.FLASHINFER backend." in server.text
+
+
+def test_parsers_stand_where_the_real_ones_stand(site: Path) -> None:
+    code = """
+import argparse
+from sglang.srt.server_args import ServerArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+print(parser.parse_args(["--model-path", "m", "--tp-size", "8"]).tp_size)
+print(make_arg_parser(FlexibleArgumentParser()).parse_args(["m", "--tensor_parallel_size=4"]).tensor_parallel_size)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(site)}, capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["8", "4"]
+
+
+@BOTH
+def test_missing_model_folder(start: Start, engine: str, tmp_path: Path) -> None:
+    server = start(engine, model=tmp_path / "missing")
+    assert server.ends() == 1
+    last = server.text.splitlines()[-1]
+    error = (
+        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
+    )
+    assert error + f"'{tmp_path / 'missing'}'" in last
+    assert "Traceback (most recent call last):" in server.text
+
+
+# Behaviour files
+
+
+@pytest.fixture(scope="session")
+def behaviour(site: Path) -> Iterator[ModuleType]:
+    """The module that reads behaviour files."""
+    sys.path.insert(0, str(site))
+    yield importlib.import_module("ironserve_standin.behaviour")
+    sys.path.remove(str(site))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"hangs_in": "graphs"}, "standin.yml: unknown key 'hangs_in' (known: completion, "),
+        ({"hang_in": "graphics"}, "standin.yml: no phase 'graphics' (phases: arguments, engine, "),
+        ({"phases": {"loading": {"delay_s": 1}}}, "no phase 'loading'"),
+        ({"phases": {"weights": {"delay": 1}}}, "phases.weights: unknown key 'delay' (known: delay_s)"),
+        ({"hang_how": "loud"}, "hang_how: 'loud' is none of quiet, heartbeat, spin, pipe_writes"),
+        ({"port": {"late": 1}}, "port: unknown key 'late' (known: late_s)"),
+        ({"health": 404}, "health: 404 is none of normal, always_200, 500, {delay_s: N}"),
+        ({"ttft_s": -1}, "ttft_s: -1 is not a number of at least 0"),
+        ({"weights": {"shards": 0}}, "weights.shards: 0 is not a whole number of at least 1"),
+        ({"exit_status": 300}, "exit_status: 300 is not an exit status (0 to 255)"),
+        ({"models_early": "yes"}, "models_early: 'yes' is not true or false"),
+        (["hang"], "standin.yml: ['hang'] is not a mapping"),
+    ],
+)
+def test_a_wrong_behaviour_file_has_a_clear_error(behaviour: ModuleType, document: object, message: str) -> None:
+    with pytest.raises(behaviour.BehaviourError) as caught:
+        behaviour.parse(document, ["arguments", "engine", "graphs"])
+    assert message in str(caught.value)
+
+
+@BOTH
+def test_a_wrong_behaviour_file_ends_the_start(start: Start, engine: str) -> None:
+    server = start(engine, {"hangs_in": "graphs"})
+    assert server.ends() == 1
+    assert server.text.startswith("standin.yml: unknown key 'hangs_in' (known: completion, ")
+    assert len(server.text.splitlines()) == 1
+
+
+def test_every_key_is_checked_has_a_default_and_is_described(behaviour: ModuleType) -> None:
+    assert set(behaviour.CHECKS) == {item.name for item in fields(behaviour.Behaviour)}
+    readme = (Path(__file__).parent / "README.md").read_text()
+    assert [key for key in behaviour.CHECKS if f"| `{key}` |" not in readme] == []
