@@ -173,13 +173,21 @@ def _run_with_progress(command: list[str], suite: str, log: Path) -> None:
             process.kill()  # no effect on a process that has ended
             process.wait()
     if returncode != 0:
-        raise LabError(f"{suite}: mmdebstrap failed ({returncode}): {_last_line(log, 'E: ')}; see {log}")
+        raise LabError(f"{suite}: mmdebstrap failed ({returncode}): {_first_error(log)}; see {log}")
 
 
-def _last_line(log: Path, prefix: str = "") -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").replace("\r", "\n").splitlines()]
-    lines = [line for line in lines if line]
-    return next((line for line in reversed(lines) if line.startswith(prefix)), lines[-1] if lines else "")[:100]
+def _lines(log: Path) -> list[str]:
+    lines = (line.strip() for line in log.read_text(errors="replace").replace("\r", "\n").splitlines())
+    return [line for line in lines if line]
+
+
+def _last_line(log: Path) -> str:
+    return _lines(log)[-1][:100] if _lines(log) else ""
+
+
+def _first_error(log: Path) -> str:
+    """The first is the cause; the later ones say that it failed."""
+    return next((line for line in _lines(log) if line.startswith("E: ")), _last_line(log))
 
 
 def _write_files(root: Path) -> None:
