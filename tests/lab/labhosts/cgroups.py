@@ -6,7 +6,9 @@ controllers. The mount table says which.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .common import LabError, wait_until
@@ -55,7 +57,8 @@ class ControlGroups:
         """Let the children of `group` have each v2 controller that it has itself; it may hold no process then."""
         path = self.hierarchies("v2")[0].path / group
         for controller in (path / "cgroup.controllers").read_text().split():
-            (path / "cgroup.subtree_control").write_text(f"+{controller}")
+            with suppress(OSError):  # the kernel may refuse one, as it does `cpu` beside real-time processes
+                (path / "cgroup.subtree_control").write_text(f"+{controller}")
 
     def remove(self, group: str) -> None:
         """End what is left in `group` and remove it; the kernel may need a moment to see that it is empty."""
@@ -63,7 +66,7 @@ class ControlGroups:
             path = hierarchy.path / group
             if (path / "cgroup.kill").exists():
                 (path / "cgroup.kill").write_text("1")
-            wait_until(lambda path=path: _removed(path), 5, f"control group {path} still holds processes")
+            wait_until(partial(_removed, path), 5, f"control group {path} still holds processes")
 
 
 def _inherit_cpuset(path: Path) -> None:

@@ -116,7 +116,9 @@ def _host(arguments: argparse.Namespace) -> Host:
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
-    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    words: list[str] = arguments.command
+    if words[:1] == ["--"]:
+        words = words[1:]
     if not words:
         raise LabError("which command? It is the last argument")
     return words

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import images, inventory
 from .boot import BRIDGE_ADDRESS, ENVIRONMENT
@@ -74,14 +74,15 @@ def down(lab: Lab, names: Sequence[str]) -> None:
             _remove(lab)
             return
         hosts = [parse_host(lab, name) for name in names]
-        keeper = lab.keeper
+        keeper = lab.running()
         for host in hosts:
             (host.folder / "host.json").unlink(missing_ok=True)
-        if not keeper:
-            raise LabError(f"lab {lab.name} has ended; remove what is left: lab --name {lab.name} down")
         keeper.send(signal.SIGUSR1)
-        for host in hosts:
-            wait_until(lambda host=host: not host.folder.exists(), 20, f"{host.name} was not removed; see {lab.log}")
+        wait_until(
+            lambda: not any(host.folder.exists() for host in hosts),
+            20,
+            f"{' '.join(names)}: not removed; see {lab.log}",
+        )
         inventory.write(lab)
 
 
@@ -127,7 +128,7 @@ def connect(lab: Lab, name: str, port: int) -> NoReturn:
     os.execvp("nsenter", _relay(host, port))
 
 
-def lab_states() -> list[dict[str, object]]:
+def lab_states() -> list[dict[str, Any]]:
     """Every lab of this checkout with its hosts."""
     labs = [Lab(path.name) for path in sorted(STATE.glob("*")) if path.is_dir()]
     return [

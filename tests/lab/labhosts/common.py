@@ -31,7 +31,7 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float, otherwise: str, interval_s: float = 0.02) -> T:
+def wait_until(condition: Callable[[], T | None], timeout_s: float, otherwise: str, interval_s: float = 0.02) -> T:
     """Return the first true value of `condition`; raise LabError(`otherwise`) when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -57,8 +57,7 @@ def locked(path: Path, timeout_s: float = 900) -> Iterator[None]:
         os.close(descriptor)
         return None
 
-    descriptor = take()
-    if descriptor is None:
+    if (descriptor := take()) is None:
         say(f"waiting for another lab command that holds {path}")
         descriptor = wait_until(take, timeout_s, f"{path} stayed locked", interval_s=0.1)
     try:

@@ -77,20 +77,22 @@ class Process:
     def of(cls, pid: int) -> Process | None:
         """The live process with this number, if there is one."""
         try:
-            return cls._parse(Path(f"/proc/{pid}/stat").read_text())
+            state, pid, started = cls._parse(Path(f"/proc/{pid}/stat").read_text())
         except (FileNotFoundError, ProcessLookupError):
             return None
+        return None if state in {"Z", "X"} else cls(pid, started)
 
     @classmethod
     def myself(cls, proc: int) -> Process:
         """This process as the /proc that `proc` holds open numbers it: the machine's, even inside a pid namespace."""
-        return cls._parse(Path(f"/proc/self/fd/{proc}/self/stat").read_text())
+        return cls(*cls._parse(Path(f"/proc/self/fd/{proc}/self/stat").read_text())[1:])
 
-    @classmethod
-    def _parse(cls, stat: str) -> Process | None:
+    @staticmethod
+    def _parse(stat: str) -> tuple[str, int, int]:
+        """State, number and start time."""
         before, _, after = stat.rpartition(")")  # the name between the parentheses may hold anything
         fields = after.split()
-        return None if fields[0] in {"Z", "X"} else cls(int(before.split()[0]), int(fields[19]))
+        return fields[0], int(before.split()[0]), int(fields[19])
 
     @classmethod
     def read(cls, path: Path) -> Process | None:
