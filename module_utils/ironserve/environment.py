@@ -125,7 +125,7 @@ def build_state(show: Mapping[str, str]) -> str:
         return "installed" if show.get("SubState") == "exited" else "running"
     if active == "failed":
         return "failed"
-    return "none" if active == "inactive" and show.get("Job", "0") == "0" else "running"
+    return "none" if active == "inactive" and not show.get("Job") else "running"
 
 
 def damage(

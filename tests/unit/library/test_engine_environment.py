@@ -46,7 +46,7 @@ def run(words):
     (folder / "result").write_text("success" if status == 0 else "signal" if status < 0 else "exit-code")
 def show(name):
     folder = unit(name)
-    if not folder.exists(): return print("LoadState=not-found", "ActiveState=inactive", sep="\\n")
+    if not folder.exists(): return print("LoadState=not-found", "ActiveState=inactive", "Job=", sep="\\n")
     result = (folder / "result").read_text() if (folder / "result").exists() else None
     state = {{None: ("activating", "start"), "success": ("active", "exited")}}.get(result, ("failed", "failed"))
     print("LoadState=loaded", "ActiveState=" + state[0], "SubState=" + state[1], "Result=" + str(result),

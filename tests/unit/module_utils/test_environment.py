@@ -46,7 +46,7 @@ def test_what_comes_next(state: State, cursor: dict, step: str):
 @pytest.mark.parametrize(
     ("show", "build"),
     [
-        ({"LoadState": "not-found", "ActiveState": "inactive"}, "none"),
+        ({"LoadState": "not-found", "ActiveState": "inactive", "Job": ""}, "none"),
         ({"ActiveState": "inactive", "Job": "17"}, "running"),
         ({"ActiveState": "activating", "SubState": "start"}, "running"),
         ({"ActiveState": "active", "SubState": "exited"}, "installed"),
