@@ -59,10 +59,10 @@ def build(folder: Path) -> Path:
     wheel = folder / f"{NAME}-{VERSION}-py3-none-any.whl"
     files = list(members())
     record = "".join(record_line(name, content) for name, content in files) + f"{INFO}/RECORD,,\n"
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Stored, not compressed: releases of zlib pack the same text into different bytes.
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_STORED) as archive:
         for name, content in [*files, (f"{INFO}/RECORD", record.encode())]:
             member = zipfile.ZipInfo(name, TIME)
-            member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = 0o644 << 16
             archive.writestr(member, content)
     return wheel

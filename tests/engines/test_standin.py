@@ -133,6 +133,19 @@ def test_hang_in_graph_capture_stops_in_the_middle_of_the_bar(start: Start, engi
     wait_until("the children's end", lambda: not server.family())
 
 
+@pytest.mark.parametrize(("engine", "flags"), [("vllm", ["-tp", "2"]), ("sglang", ["--tp-size", "2"])])
+@pytest.mark.parametrize("behaviour", [{"hang_in": "graphs", "hang_how": "spin"}, {"exit_in": "graphs"}])
+def test_all_ranks_hang_and_end_together(start: Start, engine: str, flags: list[str], behaviour: dict) -> None:
+    server = start(engine, behaviour, flags=flags)
+    server.logs("\rCapturing")
+    if "hang_in" in behaviour:
+        server.child("VLLM::Worker_TP1" if engine == "vllm" else "sglang::scheduler_TP1")
+        server.process.send_signal(signal.SIGTERM)
+    expected = -signal.SIGTERM if "hang_in" in behaviour else {"vllm": 1, "sglang": -signal.SIGKILL}[engine]
+    assert server.ends() == expected
+    wait_until("the children's end", lambda: not server.family())
+
+
 def still(server: Running, text: str) -> int:
     """The size of the log once `text` is in it and it did not grow for a moment."""
     size = len(server.text)

@@ -21,7 +21,7 @@ from .phases import ExitRequestedError, Phase, Player
 from .processes import Child, ChildDiedError, Crew, spawn
 from .web import Reply, Server, Site
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 def leave(status: int) -> NoReturn:
@@ -260,6 +260,10 @@ class Engine:
         self.server.serve_forever(poll_interval=60)
 
     def _serve(self) -> NoReturn:
+        # Blocked and waited for: with a handler alone a signal just before the wait would be seen only after it.
+        ignored = {signal.SIGTERM} if self.behaviour.sigterm == "ignore" else set()
+        awaited = (END_SIGNALS | {signal.SIGCHLD}) - ignored
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
         if self.behaviour.engine_core:
             death = threading.Timer(
                 self.behaviour.engine_core["die_after_s"], self.crew.children[0].signal, [signal.SIGKILL]
@@ -270,8 +274,11 @@ class Engine:
             for child in self.crew.children:
                 if child.status() is not None:
                     self.child_died(child)
-            if signal.sigtimedwait({signal.SIGCHLD}, self.idle_s) is None:
+            event = signal.sigtimedwait(awaited, self.idle_s)
+            if event is None:
                 self.idle()
+            elif event.si_signo != signal.SIGCHLD:
+                self.stop()
 
     def obey(self, order: str, player: Player) -> None:
         """Carry out an order in a child; a step needs nothing but the answer."""
