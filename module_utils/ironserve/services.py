@@ -34,7 +34,7 @@ def status_word(show: Mapping[str, str], active: str | None, good: str | None, h
         if active != good:
             return "starting"
         return "ready" if health == 200 else "unhealthy"
-    if show.get("ActiveState") == "failed":
+    if show.get("ActiveState") in ("failed", "active"):  # active without a process: it ended under the gate
         return "failed"
     return "stopped" if show.get("UnitFileState") != "enabled" else "down"
 
@@ -91,15 +91,15 @@ class Service:
         changed = bool(cursor.get("changed"))
         if not cursor:
             disable = not enabled and show.get("UnitFileState") == "enabled"
-            changed = disable or self._runs()
+            changed = disable or not self._is_off()
             if changed and not self.check:
                 if disable:
                     host.systemctl("--quiet", "disable", self.unit)
                 host.systemctl("stop", "--no-block", self.unit)
         slice_ends = time.monotonic() + (min(slice_s, SLICE_S) or timeout_s)
-        while not self.check and self._runs() and time.monotonic() < slice_ends:
+        while not self.check and not self._is_off() and time.monotonic() < slice_ends:
             time.sleep(POLL_S)
-        stopped = self.check or not self._runs()
+        stopped = self.check or self._is_off()
         spent = time.monotonic() - began
         if stopped and changed and not self.check:
             self.releases.drop_in.unlink(missing_ok=True)
@@ -146,7 +146,10 @@ class Service:
 
     def _runs(self) -> bool:
         show = host.show(self.unit)
-        return show.get("MainPID", "0") != "0" or show.get("ActiveState") in ("active", "activating", "deactivating")
+        return show.get("MainPID", "0") != "0" or show.get("ActiveState") == "activating"
+
+    def _is_off(self) -> bool:
+        return host.show(self.unit).get("ActiveState") in ("inactive", "failed")
 
     def _start(self) -> None:
         """Start the unit, with restarts held back while the gate watches, and with a log of its own."""
@@ -155,7 +158,8 @@ class Service:
         host.systemctl("daemon-reload")
         if host.show(self.unit).get("ActiveState") == "failed":
             host.systemctl("reset-failed", self.unit)
-        host.systemctl("start", "--no-block", self.unit)
+        # Not "start": a unit whose engine exited under the gate is still active to systemd, and start does nothing then.
+        host.systemctl("restart", "--no-block", self.unit)
 
     def _record(self, release: Mapping[str, Any], verdict: Verdict, timings: Mapping[str, float]) -> None:
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 
 UNIT_DIRECTORY = "/etc/systemd/system"
 GATE_DROP_IN = "/run/systemd/system/{unit}.d/ironserve-gate.conf"
-GATE_DROP_IN_TEXT = (
-    "# While the gate watches, an exit is a failure and not a reason to start again.\n[Service]\nRestart=no\n"
-)
+GATE_DROP_IN_TEXT = """\
+# While the gate watches, an exit is a failure and not a reason to start again.
+[Service]
+Restart=no
+# Without it systemd forgets how the engine ended as soon as it exits with status 0.
+RemainAfterExit=yes
+"""
 
 SIGNAL_NAMES = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",

@@ -1,0 +1,110 @@
+"""Deploys as people type them, against test hosts with the stand-in engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+UNIT = "ironserve-main.service"
+WRITTEN = "/etc/systemd/system /run/systemd/system /var/lib/ironserve /var/log/ironserve /opt/ironserve /etc/passwd"
+
+
+class Fleet:
+    """Test hosts that deploys go to; ``folder`` holds what a test writes on the controller."""
+
+    def __init__(self, lab: Any, folder: Path) -> None:
+        self.lab, self.folder = lab, folder
+        (folder / "profiles").mkdir()
+        (folder / "models").mkdir()
+
+    def profile(self, name: str, **data: Any) -> None:
+        """Write a profile of this test; one that says no more extends ``lab_vllm``."""
+        data = {"description": f"{name} of a test", "extends": "lab_vllm", **data}
+        (self.folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(data))
+
+    def model(self, host: str, behaviour: dict[str, Any] | None = None, path: str = "/srv/standin") -> str:
+        """Have a model folder on the host whose standin.yml says how the engine behaves; return its path."""
+        text = yaml.safe_dump(behaviour or {})
+        script = f"mkdir -p {path} && echo '{{}}' > {path}/config.json && cat > {path}/standin.yml"
+        self.lab.exec(host, ["sh", "-c", script], input=text)
+        return path
+
+    def play(
+        self, *words: str, playbook: str = "deploy.yml", inventory: Path | None = None, check: bool = True, **site: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a playbook with the stand-in's site variables, then those given; fail where ``check`` is not met."""
+        result = subprocess.run(
+            self.command(*words, playbook=playbook, inventory=inventory, **site),
+            cwd=ROOT, env=self.environment(), capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        if check and result.returncode:
+            raise AssertionError(f"{result.args} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+        return result
+
+    def command(
+        self, *words: str, playbook: str = "deploy.yml", inventory: Path | None = None, **site: Any
+    ) -> list[str]:
+        """The argv of a run."""
+        site = {
+            "ironserve_profile_paths": [str(self.folder / "profiles"), "profiles"],
+            "ironserve_model": {"path": "/srv/standin", "served_name": "tiny"},
+            **site,
+        }
+        return [
+            str(BIN / "ansible-playbook"), "-i", str(inventory or self.lab.inventory), playbook,
+            "-e", "@tests/lab/standin.yml", "-e", json.dumps(site), *words,
+        ]  # fmt: skip
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a run: the project's configuration, no colour."""
+        path = f"{BIN}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+
+    def shell(self, host: str, script: str, check: bool = True) -> str:
+        """What a script prints on the host."""
+        return self.lab.exec(host, ["sh", "-c", script], check=check).stdout.strip()
+
+    def main_pid(self, host: str) -> int:
+        """Pid of the service's main process, 0 when it does not run."""
+        return int(self.shell(host, f"systemctl show -P MainPID {UNIT}") or 0)
+
+    def state(self, host: str) -> str:
+        """``active``, ``inactive``, ``failed``."""
+        return self.shell(host, f"systemctl is-active {UNIT}", check=False)
+
+    def starts(self, host: str) -> int:
+        """How often systemd started the unit since the host was made."""
+        return int(self.shell(host, f"journalctl -u {UNIT} -o cat | grep -c '^Started' || true"))
+
+    def written(self, host: str) -> str:
+        """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched."""
+        return self.shell(host, f"find {WRITTEN} -printf '%p %s %T@ %l\\n' 2>/dev/null | grep -v main.log | sort")
+
+    def complete(self, host: str, model: str = "tiny", port: int = 8000) -> dict[str, Any]:
+        """A completion, asked on the host."""
+        request = json.dumps({"model": model, "prompt": "Hello", "max_tokens": 3})
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        answer = self.shell(host, f"curl -sf --max-time 20 {url} -H 'Content-Type: application/json' -d '{request}'")
+        return json.loads(answer)
+
+
+def recap(output: str, host: str) -> dict[str, int]:
+    """The counts of Ansible's last table for a host."""
+    line = re.search(rf"^{host}\s+: (.*)$", output, re.MULTILINE)
+    assert line, output
+    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line[1])}
+
+
+def lines_with(output: str, words: Sequence[str]) -> list[str]:
+    """Lines of the output that have all the words."""
+    return [line for line in output.splitlines() if all(word in line for word in words)]

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Deploys the real vLLM (CPU, a tiny model) onto a test host on this machine with the real deploy.yml, and asks it something.
+# Safe to repeat; `make demo-down` removes the host. What was downloaded and built stays in .ironserve for the next time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+lock=vllm-0.32.0-cpu
+inventory=.ironserve/lab/demo/hosts.yml
+lab=(tests/lab/lab --name demo)
+began=$SECONDS
+step() { printf '\n== %s (%d s so far)\n' "$1" $((SECONDS - began)); }
+
+step "1/5 Wheels of the engine (857 MiB the first time)"
+python tools/wheelhouse.py "environments/$lock"
+
+step "2/5 A tiny model with random weights"
+python tests/engines/make_tiny_model.py .ironserve/models/tiny-llama
+
+step "3/5 A test host: systemd as PID 1, sshd, its own network (its image takes 2 minutes the first time)"
+mkdir -p .ironserve/demo/engines
+"${lab[@]}" up 1 \
+    --bind "$PWD/.ironserve/wheelhouse:/srv/wheelhouse:ro" \
+    --bind "$PWD/.ironserve/models:/srv/models:ro" \
+    --bind "$PWD/.ironserve/demo/engines:/opt/ironserve/engines"
+
+step "4/5 ansible-playbook -i $inventory deploy.yml"
+ansible-playbook -i "$inventory" deploy.yml
+
+step "5/5 A completion, asked on the host"
+request='{"model": "tiny", "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}'
+echo "curl http://127.0.0.1:8000/v1/completions -d '$request'"
+"${lab[@]}" exec h1 curl --silent --show-error --fail --max-time 60 http://127.0.0.1:8000/v1/completions \
+    -H 'Content-Type: application/json' -d "$request"
+printf '\n(random weights: no sense is to be expected, only tokens)\n\n'
+ansible-playbook -i "$inventory" playbooks/status.yml
+
+cat <<EOF
+The demo took $((SECONDS - began)) s. Look at it, change it, remove it:
+  tests/lab/lab --name demo exec h1 systemctl status ironserve-main
+  tests/lab/lab --name demo exec h1 tail -f /var/log/ironserve/main.log
+  ansible-playbook -i $inventory deploy.yml --check --diff
+  ansible-playbook -i $inventory playbooks/stop.yml
+  make demo-down
+(the ansible commands need the environment: . .venv/bin/activate)
+EOF
