@@ -15,8 +15,8 @@ description:
   - uv does the work in a transient systemd unit, so a lost connection does not end it and a second call attaches to it.
   - The host needs the lock's Python and nothing else. uv is unpacked from its wheel, and no interpreter is downloaded.
   - In a playbook the action plugin of the same name is called. It takes the option C(lock), a name in C(environments/)
-    or a path on the controller, and fills in O(lock_id), O(python), O(platform), O(requirements), O(installed_mib), O(uv).
-    It works in slices, prints a line for each change and brings uv's wheel where the host has none in reach.
+    or a path on the controller, and fills in O(lock_id), O(python), O(platform), O(requirements), O(installed_mib) and
+    O(uv). It works in slices, prints a line for each change and brings uv's wheel where the host has none in reach.
 options:
   lock_id:
     description: Id of the lock.

@@ -70,8 +70,7 @@ class ActionModule(ActionBase):
 
     def _arguments(self) -> tuple[lock.Lock, dict[str, Any]]:
         given = {name: value for name, value in self._task.args.items() if value not in (None, "")}
-        unknown = sorted(set(given) - {"lock", *OPTIONS})
-        if unknown or "lock" not in given:
+        if "lock" not in given or not set(given) <= {"lock", *OPTIONS}:
             raise AnsibleActionFail(
                 f"engine_environment takes lock (required), {', '.join(OPTIONS)}; got {sorted(given)}"
             )
