@@ -87,7 +87,7 @@ EXAMPLES = r"""
 
 - name: Have the engine from an index of the site
   engine_environment:
-    lock: environments/vllm-0.32.0-cuda
+    lock: environments/vllm-0.33.0-cuda
     index_url: https://packages.example.com/simple
 """
 
