@@ -54,12 +54,14 @@ engines: setup
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab
 
-molecule: setup packages wheelhouse  ## every role and the whole deploy, on test hosts
+molecule: setup packages  ## every role and the whole deploy, on test hosts
+	tools/engines.sh standin vllm
 	tools/molecule.sh engine_environment serve deploy real_vllm
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | head -n 1
 	.venv-other/bin/pytest tests/unit
+	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 
 bench: setup packages  ## measure the overhead of a deploy; JSON in .ironserve/bench.json

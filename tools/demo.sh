@@ -4,29 +4,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-lock=vllm-0.32.0-cpu
 inventory=.ironserve/lab/demo/hosts.yml
 lab=(tests/lab/lab --name demo)
 began=$SECONDS
 step() { printf '\n== %s (%d s so far)\n' "$1" $((SECONDS - began)); }
 
-step "1/5 Wheels of the engine (857 MiB the first time)"
-python tools/wheelhouse.py "environments/$lock"
+step "1/4 Wheels of the real vLLM (857 MiB the first time), a tiny model with random weights"
+tools/engines.sh vllm
 
-step "2/5 A tiny model with random weights"
-python tests/engines/make_tiny_model.py .ironserve/models/tiny-llama
-
-step "3/5 A test host: systemd as PID 1, sshd, its own network (its image takes 2 minutes the first time)"
-mkdir -p .ironserve/demo/engines
+step "2/4 A test host: systemd as PID 1, sshd, its own network (its image takes 2 minutes the first time)"
 "${lab[@]}" up 1 \
     --bind "$PWD/.ironserve/wheelhouse:/srv/wheelhouse:ro" \
     --bind "$PWD/.ironserve/models:/srv/models:ro" \
-    --bind "$PWD/.ironserve/demo/engines:/opt/ironserve/engines"
+    --bind "$PWD/.ironserve/engines:/opt/ironserve/engines"
 
-step "4/5 ansible-playbook -i $inventory deploy.yml"
+step "3/4 ansible-playbook -i $inventory deploy.yml"
 ansible-playbook -i "$inventory" deploy.yml
 
-step "5/5 A completion, asked on the host"
+step "4/4 A completion, asked on the host"
 request='{"model": "tiny", "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}'
 echo "curl http://127.0.0.1:8000/v1/completions -d '$request'"
 "${lab[@]}" exec h1 curl --silent --show-error --fail --max-time 60 http://127.0.0.1:8000/v1/completions \

@@ -54,6 +54,8 @@ class Gate:
 
     def elapsed_s(self) -> float:
         """Seconds since systemd started the engine; 0 before it did."""
+        if self.show.get("Job"):
+            return 0.0
         started = int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
         return max(0.0, self.clock() - started) if started else 0.0
 
@@ -111,7 +113,7 @@ class Gate:
     def _probe(self) -> dict[str, Any]:
         """What the probe found so far; starts one for this start of the engine where none is at work."""
         pid, invocation = int(self.show.get("MainPID") or 0), self.show.get("InvocationID", "")
-        found = probe.read(self.release["service"], invocation) if invocation else {}
+        found = probe.read(self.release["service"], invocation) if pid and invocation else {}
         if pid and invocation and not found.get("outcome") and not probe.running(found):
             probe.detach(self.release, pid, invocation)
         return found

@@ -20,7 +20,7 @@ RUNTIME = Path("/run/ironserve")
 
 SHOWN = (
     "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,"
-    "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp"
+    "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp,Job"
 )
 
 

@@ -9,8 +9,6 @@ from .logs import error_line
 from .slices import duration
 from .systemd import exit_text
 
-STARTING = ("activating", "reloading")
-
 
 class Verdict(NamedTuple):
     """``waiting``, ``ready``, ``failed`` or ``timeout``, with the reason of the last two."""
@@ -33,7 +31,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
         return Verdict("failed", "systemd gave up: it was started too often in a short time")
     state, ended = show.get("ActiveState", ""), exit_text(show)
     running = show.get("MainPID", "0") != "0"
-    if not running and (ended or state in ("failed", "inactive")):
+    queued = bool(show.get("Job"))  # systemd has not come to it yet: what it shows is the start before
+    if not (running or queued) and (ended or state in ("failed", "inactive")):
         how = f"the engine {ended}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
         return Verdict("failed", how)
     if probe.get("outcome") == "ready":

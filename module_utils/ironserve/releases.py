@@ -216,7 +216,7 @@ class Releases:
         done = host.run(["systemd-analyze", "verify", str(path)])
         complaints = systemd.verify_complaints(done.err, path.name)
         if complaints:
-            raise RuntimeError(f"systemd refuses the unit: {'; '.join(complaints)}")
+            raise RuntimeError(f"systemd refuses the unit: {'; '.join(complaints).rstrip('.')}")
 
     def _write_unit(self, plan: Plan) -> None:
         group = grp.getgrnam(self.group).gr_gid

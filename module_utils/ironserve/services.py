@@ -158,7 +158,7 @@ class Service:
         host.systemctl("daemon-reload")
         if host.show(self.unit).get("ActiveState") == "failed":
             host.systemctl("reset-failed", self.unit)
-        # Not "start": a unit whose engine exited under the gate is still active to systemd, and start does nothing then.
+        # Not "start": to systemd a unit whose engine exited under the gate is still active, and start does nothing.
         host.systemctl("restart", "--no-block", self.unit)
 
     def _record(self, release: Mapping[str, Any], verdict: Verdict, timings: Mapping[str, float]) -> None:

@@ -68,6 +68,8 @@ def drive(
         try:
             result = execute(cursor)
         except lost as error:
+            if not cursor:  # never connected: that is an unreachable host, not a lost connection
+                raise
             now = clock()
             if lost_since is None:
                 lost_since = now

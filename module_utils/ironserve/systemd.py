@@ -58,7 +58,7 @@ def verify_complaints(stderr: str, unit: str) -> list[str]:
 
 
 def exit_text(show: Mapping[str, str]) -> str | None:
-    """How the main process ended: ``exited with status 2``, ``was killed by SIGKILL``; None while it runs or never did."""
+    """How the main process ended, ``exited with status 2`` or ``was killed by SIGKILL``; None while it runs."""
     code, status = show.get("ExecMainCode", "0"), show.get("ExecMainStatus", "0")
     if code == "1":
         return f"exited with status {status}"

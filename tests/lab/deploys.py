@@ -88,7 +88,8 @@ class Fleet:
 
     def written(self, host: str) -> str:
         """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched."""
-        return self.shell(host, f"find {WRITTEN} -printf '%p %s %T@ %l\\n' 2>/dev/null | grep -v main.log | sort")
+        shown = r"-type d -printf '%p\n' -o -printf '%p %s %T@ %l\n'"
+        return self.shell(host, f"find {WRITTEN} {shown} 2>/dev/null | grep -v main.log | sort")
 
     def complete(self, host: str, model: str = "tiny", port: int = 8000) -> dict[str, Any]:
         """A completion, asked on the host."""

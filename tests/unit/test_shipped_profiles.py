@@ -1,4 +1,4 @@
-"""The profiles that come with Ironserve, resolved for the groups that come with it: every argv and environment in full."""
+"""The profiles that come with Ironserve, resolved for its host groups: every argv and environment in full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ LOCK = {"id": "lock-0", "name": "lock", "engine_version": "0", "python": "3.11",
 
 # The two commands of the record that these profiles come from, word for word, but for the interpreter.
 FLASHINFER = (
-    "--model-path /shared/kimi-k2.5-int4 --trust-remote-code --tp-size 8 --mem-fraction-static 0.85 --host 0.0.0.0 --port 8000 "
-    "--attention-backend flashinfer --num-continuous-decode-steps 4 --disable-custom-all-reduce --log-level info"
+    "--model-path /shared/kimi-k2.5-int4 --trust-remote-code --tp-size 8 --mem-fraction-static 0.85 "
+    "--host 0.0.0.0 --port 8000 --attention-backend flashinfer --num-continuous-decode-steps 4 "
+    "--disable-custom-all-reduce --log-level info"
 )
 SIX = {
     "NCCL_PROTO": "LL",
@@ -35,8 +36,8 @@ TABLE = {
         {},
     ),
     "vllm_nccl": (
-        "/opt/ironserve/engines/lock-0/bin/vllm serve /shared/kimi-k2.5-int4 --trust-remote-code --tensor-parallel-size 8 "
-        "--gpu-memory-utilization 0.85 --host 0.0.0.0 --port 8000 --disable-custom-all-reduce",
+        "/opt/ironserve/engines/lock-0/bin/vllm serve /shared/kimi-k2.5-int4 --trust-remote-code "
+        "--tensor-parallel-size 8 --gpu-memory-utilization 0.85 --host 0.0.0.0 --port 8000 --disable-custom-all-reduce",
         SIX,
     ),
 }
@@ -73,8 +74,9 @@ def test_lab_profile(shipped):
     release, problems = shipped("lab_vllm", "lab")
     assert problems == []
     assert release["argv"] == shlex.split(
-        "/opt/ironserve/engines/lock-0/bin/vllm serve /srv/models/tiny-llama --served-model-name tiny --host 0.0.0.0 --port 8000 "
-        "--dtype bfloat16 --enforce-eager --load-format dummy --max-model-len 1024 --max-num-seqs 16"
+        "/opt/ironserve/engines/lock-0/bin/vllm serve /srv/models/tiny-llama --served-model-name tiny "
+        "--host 0.0.0.0 --port 8000 --dtype bfloat16 --enforce-eager --load-format dummy "
+        "--max-model-len 1024 --max-num-seqs 16"
     )
     assert release["env"] == {
         "HF_HUB_OFFLINE": "1",

@@ -38,6 +38,10 @@ def test_case_29_an_exit_with_status_0_is_a_failure_too():
     assert judge(show, {}, 5, 60) == Verdict("failed", "the engine exited with status 0")
 
 
+def test_a_start_that_systemd_has_not_come_to_is_no_failure():
+    assert judge(gone("1", "2", ActiveState="inactive", Job="811"), {}, 0, 60) == Verdict("waiting")
+
+
 def test_an_exit_beats_what_the_probe_saw_before():
     assert judge(gone("1", "1"), {"outcome": "ready"}, 1, 60).verdict == "failed"
 

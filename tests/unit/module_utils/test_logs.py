@@ -12,13 +12,13 @@ VLLM_CPU = [
     "reading arguments", "starting engine", "loading weights", "allocating KV cache", "starting HTTP server", "serving",
 ]  # fmt: skip
 VLLM_GPU = [
-    "reading arguments", "starting engine", "loading weights", "compiling", "allocating KV cache", "capturing CUDA graphs",
-    "starting HTTP server", "serving",
+    "reading arguments", "starting engine", "loading weights", "compiling", "allocating KV cache",
+    "capturing CUDA graphs", "starting HTTP server", "serving",
 ]  # fmt: skip
 SGLANG_CPU = ["reading arguments", "joining ranks", "loading weights", "allocating KV cache", "warming up", "serving"]
 SGLANG_GPU = [
-    "reading arguments", "joining ranks", "loading weights", "allocating KV cache", "capturing CUDA graphs", "warming up",
-    "serving",
+    "reading arguments", "joining ranks", "loading weights", "allocating KV cache", "capturing CUDA graphs",
+    "warming up", "serving",
 ]  # fmt: skip
 REAL = {
     "vllm-0.32.0-cpu.log": VLLM_CPU,
@@ -27,7 +27,7 @@ REAL = {
     "vllm-0.26.0-h200-sigterm.log": VLLM_GPU,
     "sglang-0.5.23-cpu.log": SGLANG_CPU,
     "sglang-0.5.23-cpu-b.log": SGLANG_CPU,
-    "sglang-h200-b.log": SGLANG_GPU,
+    "sglang-0.5.15.post1-h200-b.log": SGLANG_GPU,
 }
 
 

@@ -7,8 +7,10 @@ from ansible.module_utils.ironserve.releases import State, decide
 from ansible.module_utils.ironserve.render import changed_directives, render_id, staged_id
 
 UNIT = "[Service]\nExecStart=/bin/a --n 16\n"
-RELEASE = {"release_id": "aaaaaaaaaaaa", "engine": "vllm", "lock_id": "l", "model": {"path": "/m"}, "flags": {"n": 16}, "env": {},
-           "profile": "p", "startup_timeout_s": 9, "completion_timeout_s": 9}  # fmt: skip
+RELEASE = {
+    "release_id": "aaaaaaaaaaaa", "engine": "vllm", "lock_id": "l", "model": {"path": "/m"}, "flags": {"n": 16},
+    "env": {}, "profile": "p", "startup_timeout_s": 9, "completion_timeout_s": 9,
+}  # fmt: skip
 WISHED = staged_id("aaaaaaaaaaaa", UNIT)
 PATH = "/etc/systemd/system/ironserve-main.service"
 RUNNING = {"MainPID": "42", "ActiveState": "active", "UnitFileState": "enabled"}

@@ -108,7 +108,8 @@ def test_everything_wrong_is_said_at_once_with_file_key_and_what_was_meant():
         'profiles/p.yml: engine: "vlm" is none of sglang, vllm (did you mean "vllm"?)',
         "profiles/p.yml: flags.list: expected true/false, text or a number, got a list",
         'profiles/p.yml: flags.--dtype: write the flag without dashes in front and with dashes inside: "dtype"',
-        'profiles/p.yml: flags.max_num_seqs: write the flag without dashes in front and with dashes inside: "max-num-seqs"',
+        "profiles/p.yml: flags.max_num_seqs: write the flag without dashes in front and with dashes inside: "
+        '"max-num-seqs"',
         "profiles/p.yml: env.NCCL_PROTO: expected text or a number, got true/false: True",
         "profiles/p.yml: startup_timeout_s: expected a whole number, got text: 'long'",
     ):

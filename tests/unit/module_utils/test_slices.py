@@ -6,7 +6,7 @@ import pytest
 from ansible.module_utils.ironserve.slices import drive, duration, line
 
 
-class Lost(Exception):
+class LostError(Exception):
     pass
 
 
@@ -35,7 +35,7 @@ def run(steps, reconnect_timeout_s=10.0):
             raise outcome
         return outcome
 
-    result = drive(execute, said.append, "h1", "main", Lost, reconnect_timeout_s, clock, clock.sleep)
+    result = drive(execute, said.append, "h1", "main", LostError, reconnect_timeout_s, clock, clock.sleep)
     return result, said, cursors
 
 
@@ -71,7 +71,7 @@ def test_a_failure_ends_it():
 
 
 def test_a_lost_connection_is_said_and_tried_again():
-    result, said, cursors = run([(1, waiting("loading", cursor={"n": 1})), (1, Lost("broken pipe")), (1, DONE)])
+    result, said, cursors = run([(1, waiting("loading", cursor={"n": 1})), (1, LostError("broken pipe")), (1, DONE)])
     assert result is DONE
     assert said[1:] == [
         "[h1] main: connection lost (broken pipe); trying for 10s",
@@ -81,8 +81,13 @@ def test_a_lost_connection_is_said_and_tried_again():
 
 
 def test_a_connection_that_stays_lost_is_passed_on():
-    with pytest.raises(Lost):
-        run([(1, Lost("gone"))] * 20)
+    with pytest.raises(LostError):
+        run([(1, waiting("loading", cursor={"n": 1})), *[(1, LostError("gone"))] * 20])
+
+
+def test_a_host_that_was_never_reached_is_not_tried_again():
+    with pytest.raises(LostError):
+        run([(1, LostError("no route"))])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# engines.sh [standin|vllm ...]: has what test hosts run engines from: wheels in .ironserve/wheelhouse, a tiny model in
+# .ironserve/models, a folder for environments on disk (a test host's own disk is memory) in .ironserve/engines.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p .ironserve/engines .ironserve/wheelhouse
+python tests/engines/make_tiny_model.py .ironserve/models/tiny-llama
+for engine in "$@"; do
+    case $engine in
+        standin) python tests/engines/standin_lock.py ;;
+        vllm) python tools/wheelhouse.py environments/vllm-0.32.0-cpu ;;
+        *) echo "$engine: no such engine; known: standin vllm" >&2; exit 2 ;;
+    esac
+done
