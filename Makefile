@@ -36,7 +36,7 @@ demo-down:  ## remove what `make demo` made, but for the caches
 test: setup packages lint unit engines lab molecule other  ## everything: lint and all tests
 	@echo "make test: all passed"
 
-test-fast: setup unit engines  ## pure and unit tests, the stand-in engine; under a minute
+test-fast: setup unit  ## pure and unit tests, under a minute
 
 lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
 	yamllint --strict .
@@ -48,7 +48,7 @@ lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
 unit: setup
 	$(PYTEST) tests/unit
 
-engines: setup
+engines: setup  ## tests of the stand-in engine against the logs of the real ones
 	$(PYTEST) tests/engines
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd

@@ -29,6 +29,6 @@ def expected_s(records: Iterable[dict[str, Any]], release_id: str) -> float | No
 
 def record(release: Mapping[str, Any], verdict: str, reason: str, timings: Mapping[str, float], at: str) -> str:
     """A line for the ledger."""
-    kept = ("release_id", "profile", "engine", "lock_id", "host_group")
+    kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {"at": at, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
     return json.dumps(entry, sort_keys=True) + "\n"

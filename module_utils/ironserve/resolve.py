@@ -79,6 +79,7 @@ def resolve(
         "release_id": digest(content),
         "service": service,
         "profile": profile,
+        "declared_profile": site.get("ironserve_profile", ""),
         "host_group": group,
         "lock": dict(lock),
         "environment": environment,

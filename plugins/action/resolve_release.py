@@ -35,9 +35,6 @@ RETURN = r"""
 release:
   description: The release; what its keys mean is said in C(module_utils/ironserve/resolve.py).
   type: dict
-override:
-  description: The profile that the inventory declares, where the deploy named another one; else empty.
-  type: str
 """
 
 from pathlib import Path
@@ -113,8 +110,7 @@ class ActionModule(ActionBase):
                 f" group_vars beside it: in that inventory's folder run ln -s {ROOT / 'group_vars'} group_vars"
             )
         site = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
-        declared = str(site.get("ironserve_profile", ""))
-        profile = str(self._task.args.get("profile") or declared)
+        profile = str(self._task.args.get("profile") or site.get("ironserve_profile", ""))
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
@@ -123,7 +119,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
             )
-        return {**result, "changed": False, "release": release, "override": declared if profile != declared else ""}
+        return {**result, "changed": False, "release": release}
 
 
 def _texts(value: Any) -> list[str]:

@@ -39,6 +39,7 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
         seen = hostvars[host]
         release = (seen.get("deploy_resolved") or {}).get("release") or {}
         compared, gate = seen.get("serve_compared") or {}, seen.get("serve_gate") or {}
+        declared = release.get("declared_profile")
         verdict = "would change" if check_mode and compared.get("reasons") else gate.get("verdict", "unchanged")
         rows.append(
             {
@@ -50,6 +51,7 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
                 "verdict": verdict,
                 "ready_s": (gate.get("timings") or {}).get("ready"),
                 "why": "; ".join(compared.get("reasons") or []),
+                "note": "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}",
             }
         )
     return rows

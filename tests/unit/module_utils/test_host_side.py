@@ -93,7 +93,14 @@ def test_status_words(show, active, good, health, word):
 
 
 def test_the_ledger_survives_a_cut_off_line():
-    release = {"release_id": "r", "profile": "p", "engine": "vllm", "lock_id": "l", "host_group": "g"}
+    release = {
+        "release_id": "r",
+        "profile": "p",
+        "declared_profile": "p",
+        "engine": "vllm",
+        "lock_id": "l",
+        "host_group": "g",
+    }
     text = ledger.record(release, "ready", "", {"ready": 50.0}, "t") + '{"release_id": "r", "verd'
     records = ledger.parse(text)
     assert len(records) == 1
