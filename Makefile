@@ -16,10 +16,13 @@ PYTEST := .venv/bin/pytest
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-setup: .venv/.complete  ## make the developer's environment in .venv
+setup: .venv/.complete .ironserve/wheelhouse/uv/wheelhouse.json  ## make .venv with all that deploys and tests need here
 
 .venv/.complete: requirements/dev.txt
 	@tools/venv.sh .venv $(PYTHON)
+
+.ironserve/wheelhouse/uv/wheelhouse.json: environments/uv.yml .venv/.complete
+	@.venv/bin/python tools/wheelhouse.py && touch $@
 
 .venv-other/.complete: requirements/dev.txt .venv/.complete
 	@tools/venv.sh .venv-other $(OTHER_PYTHON)
