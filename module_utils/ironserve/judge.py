@@ -24,7 +24,7 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
         show: properties of the unit.
         probe: what the probe found: ``outcome`` is None until it knows, else ``ready`` or a kind of failure that
             ``detail`` explains.
-        elapsed_s: seconds since the engine was started.
+        elapsed_s: seconds that count against the limit.
         startup_timeout_s: seconds a start may take in all.
     """
     if show.get("Result") == "start-limit-hit":

@@ -33,6 +33,12 @@ def read(service: str, invocation: str) -> dict[str, Any]:
     return json.loads(text) if text else {}
 
 
+def forget(service: str) -> None:
+    """Remove what the probes of earlier starts left."""
+    for file in host.RUNTIME.glob(f"{service}.*.probe.json"):
+        file.unlink(missing_ok=True)
+
+
 def running(result: dict[str, Any]) -> bool:
     """Whether the process that writes this result still lives."""
     return bool(result) and host.start_ticks(result["pid"]) == result["start_ticks"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, systemd
+from . import host, ledger, probe, systemd
 from .gate import Gate
 from .judge import Verdict
 from .releases import Releases
@@ -154,6 +154,7 @@ class Service:
     def _start(self) -> None:
         """Start the unit, with restarts held back while the gate watches, and with a log of its own."""
         rotate(host.LOGS / f"{self.name}.log")
+        probe.forget(self.name)
         host.write_text(self.releases.drop_in, systemd.GATE_DROP_IN_TEXT)
         host.systemctl("daemon-reload")
         if host.show(self.unit).get("ActiveState") == "failed":

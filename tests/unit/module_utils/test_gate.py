@@ -1,0 +1,129 @@
+"""The gate's loop over a scripted host: when a slice ends, what is read twice, how long a start may take."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.module_utils.ironserve import gate as gate_module
+from ansible.module_utils.ironserve import logs, probe
+from ansible.module_utils.ironserve.gate import Gate, read_log
+
+PHASES = [
+    {"name": "reading arguments", "match": "args"},
+    {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
+]
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60}
+
+
+class World:
+    """A host whose unit, log and probe follow a clock."""
+
+    def __init__(self, folder, started_at=0.0, now=0.0) -> None:
+        self.log, self.now = folder / "main.log", now
+        self.started_at, self.events, self.found = started_at, [], {}
+        self.unit = {"ActiveState": "active", "MainPID": "42", "InvocationID": "i", "Result": "success"}
+        self.log.write_text("")
+
+    def at(self, second: float, action) -> None:
+        self.events.append((second, action))
+
+    def write(self, text: str):
+        return lambda: self.log.open("a").write(text)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for event in [event for event in self.events if event[0] <= self.now]:
+            self.events.remove(event)
+            event[1]()
+
+    def show(self, unit: str) -> dict[str, str]:
+        return {**self.unit, "ExecMainStartTimestampMonotonic": str(int(self.started_at * 1e6))}
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    def make(**more) -> World:
+        world = World(tmp_path, **more)
+        monkeypatch.setattr(gate_module.host, "LOGS", tmp_path)
+        monkeypatch.setattr(gate_module.host, "show", world.show)
+        monkeypatch.setattr(probe, "read", lambda service, invocation: world.found)
+        monkeypatch.setattr(probe, "running", lambda result: True)
+        return world
+
+    return make
+
+
+def gate(world: World, cursor=None) -> Gate:
+    return Gate(RELEASE, PHASES, cursor or {}, clock=world.clock, sleep=world.sleep)
+
+
+def test_a_slice_ends_at_15_seconds_when_nothing_changes(world):
+    here = world(started_at=1.0, now=1.0)
+    assert gate(here).watch(15).verdict == "waiting"
+    assert 16.0 <= here.now < 16.5
+
+
+def test_a_change_of_phase_ends_a_slice(world):
+    here = world(started_at=1.0, now=1.0)
+    here.at(4.0, here.write("args\n"))
+    watched = gate(here)
+    assert watched.watch(15).verdict == "waiting"
+    assert watched.reading.phase == "reading arguments"
+    assert here.now < 5.0
+
+
+def test_the_next_slice_goes_on_where_the_last_stopped(world):
+    here = world(started_at=1.0, now=1.0)
+    here.write("args\nload 1/4\rload 2")()
+    first = gate(here)
+    first.watch(15)
+    here.write("/4\rload 3/4\n")()
+    second = gate(here, first.cursor())
+    second.look()
+    assert second.reading.progress == "3/4"
+    assert second.timings["loading weights"] == first.timings["loading weights"]
+    assert second.reading.tail == ["args", "load 1/4", "load 2/4", "load 3/4"]
+
+
+def test_ready_ends_a_slice_at_once(world):
+    here = world(started_at=1.0, now=1.0)
+    here.at(3.0, lambda: here.found.update(outcome="ready"))
+    watched = gate(here)
+    assert watched.watch(15).verdict == "ready"
+    assert here.now < 3.5
+    assert watched.timings["ready"] == pytest.approx(here.now - 1.0, abs=0.01)
+
+
+def test_time_is_up_after_the_profiles_limit(world):
+    here = world(started_at=1.0, now=1.0)
+    assert gate(here).watch(0).verdict == "timeout"
+    assert 61.0 <= here.now < 61.5
+
+
+def test_a_server_that_is_met_long_after_its_start_is_not_out_of_time(world):
+    here = world(started_at=1.0, now=10_000.0)
+    here.at(10_002.0, lambda: here.found.update(outcome="ready"))
+    assert gate(here).watch(0).verdict == "ready"
+
+
+def test_a_queued_start_counts_no_time_of_the_start_before(world):
+    here = world(started_at=1.0, now=10_000.0)
+    here.unit.update(MainPID="0", ActiveState="inactive", Job="7", ExecMainCode="1", ExecMainStatus="2")
+    watched = gate(here)
+    assert watched.look().verdict == "waiting"
+    assert watched.elapsed_s() == 0.0
+
+
+def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):
+    log = tmp_path / "main.log"
+    log.write_text("old line\n")
+    _, cursor = read_log(log, logs.Cursor())
+    log.rename(tmp_path / "main.log.1")
+    log.write_text("new\n")
+    assert read_log(log, cursor)[0] == "new\n"
+
+
+def test_a_log_that_is_not_there_is_empty(tmp_path):
+    assert read_log(tmp_path / "main.log", logs.Cursor()) == ("", logs.Cursor())
