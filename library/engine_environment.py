@@ -175,8 +175,6 @@ def main() -> None:
         module.exit_json(changed=False, uv_wanted=str(wanted))
     except BuildError as error:
         module.fail_json(msg=str(error), **error.facts)
-    for problem in answer["problems"]:
-        module.warn(f"{wish.lock_id} could not be built now: {problem}")
     module.exit_json(**answer)
 
 

@@ -9,13 +9,18 @@ DOCUMENTATION = r"""
 module: host_preflight
 short_description: Judge whether a host can take a release
 description:
-  - Looks at port, model folder, disk, systemd and privileges, and reports everything that is wrong in one failure.
+  - Looks at port, model folder, systemd and privileges, and reports everything that is wrong in one failure.
   - Changes nothing. What holds the port is named and left alone.
 options:
   release:
     description: The release as the action C(resolve_release) returns it.
     type: dict
     required: true
+  environment_problems:
+    description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode:
     support: full
@@ -31,6 +36,7 @@ EXAMPLES = r"""
 - name: Judge the host before anything on it is touched
   host_preflight:
     release: "{{ resolved.release }}"
+    environment_problems: "{{ environment.problems }}"
 """
 
 RETURN = r"""
@@ -48,8 +54,16 @@ from ansible.module_utils.ironserve.problems import Problems
 
 def main() -> None:
     """Check, and fail with all problems in one message."""
-    module = AnsibleModule(argument_spec={"release": {"type": "dict", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={
+            "release": {"type": "dict", "required": True},
+            "environment_problems": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
     problems = Problems()
+    for problem in module.params["environment_problems"]:
+        problems.add("environment", "", problem)
     check_host(module.params["release"], problems)
     if problems:
         release_id = module.params["release"]["release_id"]

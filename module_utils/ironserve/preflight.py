@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ from typing import Any
 from . import host
 from .problems import Problems
 from .systemd import unit_name
-
-SPARE_MIB = 512
-"""What must stay free beside an environment: a full root file system takes the whole host down."""
 
 
 def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problems: Problems) -> None:
@@ -44,25 +40,10 @@ def check_model(path: Path, problems: Problems) -> None:
         problems.add(where, "", f"config.json cannot be read: {error}")
 
 
-def check_disk(folder: Path, needed_mib: int, free_mib: int, problems: Problems) -> None:
-    """There is room for the environment."""
-    if free_mib < needed_mib + SPARE_MIB:
-        problems.add(
-            f"disk of {folder}",
-            "",
-            f"{free_mib} MiB free; the environment needs {needed_mib} and {SPARE_MIB} stay free",
-        )
-
-
 def check_host(release: Mapping[str, Any], problems: Problems) -> None:
     """Everything of this host that stands against this release."""
     check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
     check_model(Path(release["model"]["path"]), problems)
-    environment = Path(release["environment"])
-    if not environment.is_dir():
-        existing = next(parent for parent in environment.parents if parent.is_dir())
-        free_mib = shutil.disk_usage(existing).free >> 20
-        check_disk(environment.parent, release["lock"]["installed_mib"], free_mib, problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():

@@ -99,7 +99,7 @@ def test_a_missing_model_folder_and_a_full_disk_are_said_together(fleet):
     output = refused(fleet, "-l", "h2", ironserve_model={"path": "/srv/no/such", "served_name": "tiny"})
     fleet.shell("h2", "umount /opt/ironserve && rmdir /opt/ironserve")
     assert "model /srv/no/such: no such folder (ironserve_model.path): copy or mount the model there" in output
-    assert "disk of /opt/ironserve/engines: 6" in output
+    assert "environment: /opt/ironserve/engines has 6" in output
     assert "fatal: [h2]" in output
     assert fleet.written("h2") == before
 

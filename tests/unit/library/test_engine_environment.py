@@ -177,7 +177,6 @@ def test_check_mode_tells_what_stands_in_the_way(target: Host):
     result = target.run(check=True, python="3.1", wheelhouse=str(target.folder / "nowhere"))
     assert "no Python 3.1 on this host" in result["problems"][0]
     assert "nowhere/tiny-1.0-0123456789ab is not on this host" in result["problems"][1]
-    assert len(result["warnings"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,6 @@ def test_the_model_folder(tmp_path):
     assert problems_of(tmp_path) == []
 
 
-def test_the_disk(tmp_path):
-    problems = Problems()
-    preflight.check_disk(tmp_path, 1000, 1512, problems)
-    assert not problems
-    preflight.check_disk(tmp_path, 1000, 1511, problems)
-    assert "1511 MiB free; the environment needs 1000" in problems.found[0]
-
-
 RUNS = {"MainPID": "5", "ActiveState": "active", "UnitFileState": "enabled"}
 
 
