@@ -50,6 +50,8 @@ def drive(
 ) -> Result:
     """Call ``execute(cursor)`` until its result is done or failed; return that result.
 
+    The caller has reached the host before: what fails here is a connection that was lost, and worth waiting for.
+
     Args:
         execute: runs the module for one slice with the cursor of the slice before (``{}`` at first).
         say: prints one line.
@@ -68,8 +70,6 @@ def drive(
         try:
             result = execute(cursor)
         except lost as error:
-            if not cursor:  # never connected: that is an unreachable host, not a lost connection
-                raise
             now = clock()
             if lost_since is None:
                 lost_since = now

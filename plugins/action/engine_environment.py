@@ -55,6 +55,7 @@ class ActionModule(ActionBase):
             answer = self._module(call, task_vars)
             return self._module_with_uv(call, answer["uv_wanted"], task_vars) if "uv_wanted" in answer else answer
 
+        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
         done = slices.drive(
             execute,
             say=Display().display,

@@ -40,14 +40,16 @@ class ActionModule(ActionBase):
         """Run slices until the module is done."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        if arguments.get("state", "started") == "started":
+        state = arguments.get("state", "started")
+        if state == "started":
             arguments["phases"] = read_phases()
+        if state == "observed":
+            return {**result, **self._module(arguments, task_vars)}
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
-            call = {**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}
-            answer: dict[str, Any] = self._execute_module("inference_service", module_args=call, task_vars=task_vars)
-            return answer
+            return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)
 
+        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
         done = slices.drive(
             execute,
             say=Display().display,
@@ -60,3 +62,7 @@ class ActionModule(ActionBase):
         )
         done.pop("slice", None)
         return {**result, **done}
+
+    def _module(self, call: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        answer: dict[str, Any] = self._execute_module("inference_service", module_args=call, task_vars=task_vars)
+        return answer
