@@ -12,7 +12,7 @@ step() { printf '\n== %s (%d s so far)\n' "$1" $((SECONDS - began)); }
 step "1/4 Wheels of the real vLLM (857 MiB the first time), a tiny model with random weights"
 tools/engines.sh vllm
 
-step "2/4 A test host: systemd as PID 1, sshd, its own network (its image takes 2 minutes the first time)"
+step "2/4 A test host: systemd as PID 1, sshd, its own network (its image takes half a minute the first time)"
 "${lab[@]}" up 1 \
     --bind "$PWD/.ironserve/wheelhouse:/srv/wheelhouse:ro" \
     --bind "$PWD/.ironserve/models:/srv/models:ro" \
