@@ -10,6 +10,7 @@ for every change. A module takes the arguments ``slice_s`` and ``cursor`` and an
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable
 
 Result = dict[str, Any]
@@ -19,6 +20,9 @@ SLICE_S = 15.0
 
 SAY_EVERY_S = 15.0
 """A line at least this often while nothing changes."""
+
+RECONNECT_TIMEOUT_S = 120.0
+"""A host that reboots is back within this; a longer outage is the operator's to judge."""
 
 
 def duration(seconds: float) -> str:
@@ -44,9 +48,9 @@ def drive(
     host: str,
     subject: str,
     lost: type[BaseException] | tuple[type[BaseException], ...],
-    reconnect_timeout_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
+    reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
     """Call ``execute(cursor)`` until its result is done or failed; return that result.
 

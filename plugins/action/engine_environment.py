@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from ansible.module_utils.ironserve import lock, slices
 from ansible.module_utils.ironserve.problems import unknown
 
 OPTIONS = ("wheelhouse", "index_url", "root", "timeout_s")
-RECONNECT_TIMEOUT_S = 120.0
-"""A host that reboots is back within this; the build starts afresh then."""
 
 
 def arguments_of(found: lock.Lock, uv: lock.Uv) -> dict[str, Any]:
@@ -56,16 +53,8 @@ class ActionModule(ActionBase):
             return self._module_with_uv(call, answer["uv_wanted"], task_vars) if "uv_wanted" in answer else answer
 
         self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
-        done = slices.drive(
-            execute,
-            say=Display().display,
-            host=(task_vars or {})["inventory_hostname"],
-            subject=found.spec.name,
-            lost=AnsibleConnectionFailure,
-            reconnect_timeout_s=RECONNECT_TIMEOUT_S,
-            clock=time.monotonic,
-            sleep=time.sleep,
-        )
+        host = (task_vars or {})["inventory_hostname"]
+        done = slices.drive(execute, Display().display, host, found.spec.name, lost=AnsibleConnectionFailure)
         done.pop("slice", None)
         return {**result, **done}
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve import slices
-
-RECONNECT_TIMEOUT_S = 120.0
-"""A host that reboots is back within this; a longer outage is the operator's to judge."""
 
 
 def read_phases() -> dict[str, Any]:
@@ -50,15 +46,9 @@ class ActionModule(ActionBase):
             return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)
 
         self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+        host = (task_vars or {})["inventory_hostname"]
         done = slices.drive(
-            execute,
-            say=Display().display,
-            host=(task_vars or {})["inventory_hostname"],
-            subject=str(arguments.get("service")),
-            lost=AnsibleConnectionFailure,
-            reconnect_timeout_s=RECONNECT_TIMEOUT_S,
-            clock=time.monotonic,
-            sleep=time.sleep,
+            execute, Display().display, host, str(arguments.get("service")), lost=AnsibleConnectionFailure
         )
         done.pop("slice", None)
         return {**result, **done}

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "lab")]
 
 from conftest import LabHandle  # noqa: E402  (needs the folder above)
-from deploys import UNIT, Fleet  # noqa: E402
+from deploys import UNIT, Fleet, standin_hosts  # noqa: E402
 
 GATE = "TASK [serve : Start the server and wait until it generates]"
 AFTER_GATE = "TASK [serve : Go on only with a server that generates]"
@@ -46,11 +46,10 @@ print(time.monotonic())
 @contextmanager
 def fleet() -> Iterator[Fleet]:
     """One host that sees the stand-in's wheelhouse."""
-    subprocess.run([sys.executable, str(ROOT / "tests/engines/standin_lock.py"), "3.11"], check=True, stdout=2)
     lab = LabHandle("bench")
     lab.down()
-    lab.up(1, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
     try:
+        standin_hosts(lab, 1)
         with tempfile.TemporaryDirectory() as folder:
             yield Fleet(lab, Path(folder))
     finally:

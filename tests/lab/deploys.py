@@ -19,6 +19,14 @@ UNIT = "ironserve-main.service"
 WRITTEN = "/etc/systemd/system /run/systemd/system /var/lib/ironserve /var/log/ironserve /opt/ironserve /etc/passwd"
 
 
+def standin_hosts(lab: Any, count: int, suite: str = "bookworm") -> Any:
+    """Bring up hosts that see the wheels of the stand-in engine, which are made where they are not there."""
+    make = [sys.executable, str(ROOT / "tests" / "engines" / "standin_lock.py")]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    lab.up(count, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
+    return lab
+
+
 class Fleet:
     """Test hosts that deploys go to; ``folder`` holds what a test writes on the controller."""
 

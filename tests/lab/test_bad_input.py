@@ -10,18 +10,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import BIN, ROOT, Fleet, lines_with
+from deploys import BIN, ROOT, Fleet, lines_with, standin_hosts
 
 
 @pytest.fixture(scope="module")
 def hosts(make_lab):
     """h1, which serves, and h2, which nothing was deployed to."""
-    subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "engines" / "standin_lock.py")], check=True, stdout=subprocess.DEVNULL
-    )
-    lab = make_lab("-bad")
-    lab.up(2, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
-    return lab
+    return standin_hosts(make_lab("-bad"), 2)
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, UNIT, Fleet, lines_with, recap
+from deploys import ROOT, UNIT, Fleet, lines_with, recap, standin_hosts
 
 
 @pytest.fixture(scope="module")
 def hosts(make_lab):
     """h1 and h2 that see the stand-in's wheelhouse."""
-    subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "engines" / "standin_lock.py")], check=True, stdout=subprocess.DEVNULL
-    )
-    lab = make_lab("-deploy")
-    lab.up(2, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
-    return lab
+    return standin_hosts(make_lab("-deploy"), 2)
 
 
 @pytest.fixture
@@ -234,9 +229,7 @@ def test_a_connection_that_is_lost_in_the_gate_is_taken_up_again(served):
 
 @pytest.mark.parametrize("suite", ["trixie"])
 def test_debian_13(make_lab, tmp_path, suite):
-    lab = make_lab("-trixie")
-    lab.up(1, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
-    fleet = Fleet(lab, tmp_path)
+    fleet = Fleet(standin_hosts(make_lab("-trixie"), 1, suite), tmp_path)
     fleet.model("h1")
     fleet.play(lab_python="3.13")
     assert fleet.complete("h1")["usage"]["completion_tokens"] == 3
