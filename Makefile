@@ -46,7 +46,7 @@ lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
 	ruff check . tests/lab/lab
 	ruff format --check . tests/lab/lab
 	mypy tests/typing/ansible/module_utils/ironserve library plugins
-	ansible-lint
+	ANSIBLE_INVENTORY=inventory/hosts.example.yml ansible-lint
 
 unit: setup
 	$(PYTEST) tests/unit

@@ -16,6 +16,10 @@ options:
     description: The release as the action C(resolve_release) returns it.
     type: dict
     required: true
+  user:
+    description: User that the engine runs as.
+    type: str
+    default: ironserve
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -57,6 +61,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "release": {"type": "dict", "required": True},
+            "user": {"type": "str", "default": "ironserve"},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -64,7 +69,7 @@ def main() -> None:
     problems = Problems()
     for problem in module.params["environment_problems"]:
         problems.add("environment", "", problem)
-    check_host(module.params["release"], problems)
+    check_host(module.params["release"], module.params["user"], problems)
     if problems:
         release_id = module.params["release"]["release_id"]
         headline = f"nothing was touched: this host cannot take release {release_id}"

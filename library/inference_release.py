@@ -29,11 +29,13 @@ options:
     choices: [present, active, proven]
     default: active
   release:
-    description: The release as the action C(resolve_release) returns it. Not needed for O(state=proven).
+    description: The release as the action C(resolve_release) returns it.
     type: dict
+    required: true
   unit:
-    description: Text of the systemd unit. Not needed for O(state=proven).
+    description: Text of the systemd unit.
     type: str
+    required: true
   group:
     description: Group that may read the log of the service.
     type: str
@@ -70,6 +72,8 @@ EXAMPLES = r"""
   inference_release:
     service: main
     state: proven
+    release: "{{ resolved.release }}"
+    unit: "{{ lookup('ansible.builtin.template', 'ironserve.service.j2') }}"
 """
 
 RETURN = r"""
@@ -131,11 +135,10 @@ def main() -> None:
         argument_spec={
             "service": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["present", "active", "proven"], "default": "active"},
-            "release": {"type": "dict"},
-            "unit": {"type": "str"},
+            "release": {"type": "dict", "required": True},
+            "unit": {"type": "str", "required": True},
             "group": {"type": "str", "default": "ironserve"},
         },
-        required_if=[("state", "present", ("release", "unit")), ("state", "active", ("release", "unit"))],
         supports_check_mode=True,
     )
     releases = Releases(module.params["service"], module.params["group"])
@@ -144,9 +147,7 @@ def main() -> None:
         if not module.check_mode:
             releases.carry_out(plan)
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-        module.fail_json(
-            msg=f"release of service {module.params['service']}: {error}. The service itself was not touched."
-        )
+        module.fail_json(msg=f"release of service {module.params['service']}: {error}. No process was touched.")
     module.exit_json(**plan.result())
 
 

@@ -25,10 +25,13 @@ options:
     type: str
     choices: [started, stopped, observed]
     default: started
-  enabled:
-    description: With O(state=stopped), whether the service starts again at the next boot of the host.
-    type: bool
-    default: false
+  release:
+    description:
+      - With O(state=started), folder name of the release that has to be active; M(inference_release) returns its parts.
+        Another active release is an error; in check mode it means that the service would be started anew.
+      - Empty takes whichever is active.
+    type: str
+    default: ""
   phases:
     description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
     type: dict
@@ -94,9 +97,13 @@ timings:
   returned: state is started
   type: dict
   sample: {"loading weights": 12.4, "ready": 58.1}
+under_gate:
+  description: The gate watches this start, by this call or an earlier one; it is no server that was proven before.
+  returned: state is started
+  type: bool
 cause:
-  description: Why the start failed, in a line.
-  returned: verdict is failed or timeout
+  description: Why the start, or the last one, failed, in a line.
+  returned: verdict is failed or timeout, or status is failed
   type: str
 evidence:
   description: Properties of the unit, end of the log, the engine's own error.
@@ -164,7 +171,7 @@ def main() -> None:
         argument_spec={
             "service": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["started", "stopped", "observed"], "default": "started"},
-            "enabled": {"type": "bool", "default": False},
+            "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
             "stop_timeout_s": {"type": "float", "default": 180},
             "slice_s": {"type": "float", "default": 0},
@@ -178,9 +185,9 @@ def main() -> None:
         if want["state"] == "observed":
             answer = service.observed()
         elif want["state"] == "stopped":
-            answer = service.stopped(want["enabled"], want["cursor"], want["slice_s"], want["stop_timeout_s"])
+            answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"])
         else:
-            answer = service.started(want["phases"], want["cursor"], want["slice_s"])
+            answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     if answer.get("failed"):

@@ -49,12 +49,14 @@ class Build:
     def check(self) -> dict[str, Any]:
         """What :meth:`present` would do; touches nothing."""
         state = self._look()
-        if environment.decide(state, {}) == "done":
+        step = environment.decide(state, {})
+        if step == "done":
             return self._answer(False)
         return self._answer(
             True,
             actions=environment.plan(self.wish, state, self.wish.uv_program.exists()),
-            problems=self._obstacles(interpreters()),
+            # A build that runs or only has to be finished has passed them.
+            problems=self._obstacles(interpreters()) if step == "start" else [],
         )
 
     def present(self, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
@@ -145,7 +147,8 @@ class Build:
     def _obstacles(self, found: Mapping[str, str]) -> list[str]:
         wish = self.wish
         place = next(folder for folder in (wish.root, *wish.root.parents) if folder.exists())
-        free_mib = shutil.disk_usage(place).free // 2**20
+        # What an interrupted build left is removed before the next one begins.
+        free_mib = (shutil.disk_usage(place).free + size_of(wish.building)) // 2**20
         glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".") if part.isdigit())
         problems = environment.obstacles(wish, found, free_mib, platform.machine(), glibc)
         if wish.wheels and not wish.wheels.is_dir():
@@ -237,6 +240,16 @@ def interpreters() -> dict[str, str]:
             if host.run([str(path), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).out.strip() == minor:
                 found[minor] = str(path)
     return found
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that a folder's files take; one with several names counts once."""
+    sizes = {}
+    for path, _, files in os.walk(folder):
+        for file in files:
+            found = (Path(path) / file).lstat()
+            sizes[found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
 
 
 def count_files(env: Path) -> dict[str, int]:

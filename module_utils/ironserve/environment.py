@@ -178,7 +178,7 @@ def obstacles(
     if free_mib < wish.installed_mib + SPARE_MIB:
         found.append(
             f"{wish.root} has {free_mib} MiB free, and needs {wish.installed_mib} MiB and {SPARE_MIB} MiB to spare: "
-            f"make room, or name another engine_environment_root"
+            f"make room there"
         )
     if wish.index_url and re.search(r"[\s'\"\\]", wish.index_url):
         found.append("the index address holds a blank, a quote or a backslash: write it percent-encoded")

@@ -39,6 +39,8 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
+            cursor = {}
         self.release, self.phases, self.clock, self.sleep = dict(release), phases, clock, sleep
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
@@ -52,6 +54,7 @@ class Gate:
     def cursor(self) -> dict[str, Any]:
         """What the next slice needs."""
         return {
+            "boot": host.boot_id(),
             "began": self.began,
             "log": vars(self.log_cursor),
             "reading": self.reading.plain(),
@@ -60,10 +63,11 @@ class Gate:
 
     def elapsed_s(self) -> float:
         """Seconds since systemd started the engine; 0 before it did."""
-        if self.show.get("Job"):
-            return 0.0
-        started = int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
-        return max(0.0, self.clock() - started) if started else 0.0
+        started_at = self._started_at()
+        return max(0.0, self.clock() - started_at) if started_at and not self.show.get("Job") else 0.0
+
+    def _started_at(self) -> float:
+        return int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
 
     def look(self) -> Verdict:
         """Take one look at everything and judge it."""
@@ -73,10 +77,11 @@ class Gate:
             self.timings[self.reading.phase] = round(self.elapsed_s(), 2)
         found = self._probe()
         # A server that is met long after its start gets the same time as one that starts now.
-        watched_s = min(self.elapsed_s(), self.clock() - self.began)
-        self.verdict = judge(self.show, found, watched_s, self.release["startup_timeout_s"])
+        watched_s = self.clock() - self.began
+        counted_s = watched_s if self.show.get("Job") else min(self.elapsed_s(), watched_s)
+        self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
         if self.verdict.verdict == "ready":
-            self.timings["ready"] = round(self.elapsed_s(), 2)
+            self.timings["ready"] = round(found.get("at", self.clock()) - self._started_at(), 2)
         return self.verdict
 
     def watch(self, slice_s: float) -> Verdict:
@@ -93,15 +98,7 @@ class Gate:
     def message(self) -> str:
         """What the operator reads when the verdict is ``failed`` or ``timeout``."""
         journal = f"journalctl -u {self.unit}"
-        return message(
-            self.release["service"],
-            self.verdict,
-            self.reading.phase,
-            self.elapsed_s(),
-            self.reading.tail,
-            str(self.log),
-            journal,
-        )
+        return message(self.release["service"], self.verdict, self.reading, self.elapsed_s(), str(self.log), journal)
 
     def evidence(self) -> dict[str, Any]:
         """What the verdict rests on, for machines."""
@@ -109,7 +106,7 @@ class Gate:
             "unit": self.show,
             "log": str(self.log),
             "log_tail": self.reading.tail,
-            "error_line": logs.error_line(self.reading.tail),
+            "error_line": self.reading.error,
         }
 
     def _read_log(self) -> None:
@@ -121,8 +118,10 @@ class Gate:
     def _probe(self) -> dict[str, Any]:
         """What the probe found so far; starts one for this start of the engine where none is at work."""
         pid, invocation = int(self.show.get("MainPID") or 0), self.show.get("InvocationID", "")
-        found = probe.read(self.release["service"], invocation) if pid and invocation else {}
-        if pid and invocation and not found.get("outcome") and not probe.running(found):
+        if not pid or not invocation or self.show.get("Job"):  # a process that is about to be stopped is not asked
+            return {}
+        found = probe.read(self.release["service"], invocation)
+        if not found.get("outcome") and not probe.running(found):
             probe.detach(self.release, pid, invocation)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pwd
@@ -63,6 +64,14 @@ def systemctl(*words: str) -> None:
         raise RuntimeError(f"systemctl {' '.join(words)}: {done.err.strip() or f'exit status {done.rc}'}")
 
 
+def forget_starts(unit: str) -> None:
+    """Forget a unit's failure and how often it was started: starts that an operator asked for do not count as a storm.
+
+    systemd refuses where it has not loaded the unit; then there is nothing to forget.
+    """
+    run(["systemctl", "reset-failed", unit])
+
+
 def show(unit: str) -> dict[str, str]:
     """The properties of a unit that Ironserve looks at."""
     return systemd.parse_show(run(["systemctl", "show", unit, f"--property={SHOWN}"]).out)
@@ -77,16 +86,23 @@ def get(url: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answe
         with opener.open(request, timeout=timeout_s) as response:
             return Answer(response.status, response.read().decode(errors="replace"))
     except urllib.error.HTTPError as error:
-        return Answer(error.code, error.read().decode(errors="replace"))
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        return Answer(0, str(getattr(error, "reason", error)))
+        return Answer(error.code, _body(error))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Answer(0, str(getattr(error, "reason", error)) or type(error).__name__)
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def read_text(path: Path) -> str | None:
     """A file's text, or None when there is no such file."""
     try:
         return path.read_text(errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return None
 
 
@@ -120,6 +136,20 @@ def link_target(path: Path) -> str | None:
     return path.readlink().name if path.is_symlink() else None
 
 
+def boot_id() -> str:
+    """Changes with every boot: monotonic times of another boot mean nothing in this one."""
+    return (read_text(Path("/proc/sys/kernel/random/boot_id")) or "").strip()
+
+
+def can_read(user: str, path: Path) -> bool:
+    """Whether a user may read a file and enter the folders above it; nobody stands for a user that is not there yet."""
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        user = "nobody"
+    return run(["runuser", "-u", user, "--", "test", "-r", str(path)]).rc == 0
+
+
 def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot, or None when it is gone: with the pid it names one process."""
     stat = read_text(Path(f"/proc/{pid}/stat"))
@@ -144,6 +174,8 @@ def listeners(port: int) -> list[Listener]:
     for process in Path("/proc").iterdir() if wanted else ():
         if process.name.isdigit() and _holds(process, wanted):
             found.append(_listener(process))
+    if wanted and not found:
+        found.append(Listener(0, "unknown", None, "a process that /proc of this host does not show"))
     return found
 
 
@@ -155,9 +187,11 @@ def _holds(process: Path, wanted: set[str]) -> bool:
 
 
 def _listener(process: Path) -> Listener:
-    uid = process.stat().st_uid
     try:
+        uid = process.stat().st_uid
         user = pwd.getpwuid(uid).pw_name
+    except FileNotFoundError:
+        user = "gone since"
     except KeyError:
         user = str(uid)
     command = (read_text(process / "cmdline") or "").replace("\0", " ").strip()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .logs import error_line
+from .logs import Reading
 from .slices import duration
 from .systemd import exit_text
 
@@ -72,18 +72,15 @@ def model_outcome(body: Mapping[str, Any], expected: str) -> tuple[str | None, s
     return "wrong_model", f'the server serves {", ".join(names) or "no model"} and not "{expected}"'
 
 
-def message(
-    service: str, verdict: Verdict, phase: str, elapsed_s: float, tail: Sequence[str], log: str, journal: str
-) -> str:
+def message(service: str, verdict: Verdict, reading: Reading, elapsed_s: float, log: str, journal: str) -> str:
     """What the operator reads after a failed start."""
-    where = f", in phase: {phase}" if phase else ""
-    own = error_line(tail)
+    where = f", in phase: {reading.phase}" if reading.phase else ""
     lines = [f"{service} did not become ready: {verdict.reason} ({duration(elapsed_s)} after its start{where})."]
-    if own:
-        lines.append(f"The engine's own error: {own}")
-    if tail:
+    if reading.error:
+        lines.append(f"The engine's own error: {reading.error}")
+    if reading.tail:
         lines.append(f"Last lines of {log}:")
-        lines += [f"    {line}" for line in tail]
+        lines += [f"    {line}" for line in reading.tail]
     else:
         lines.append(f"{log} has no line of this start; the unit's events: {journal}")
     return "\n".join(lines)

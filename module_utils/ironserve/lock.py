@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from .problems import Problems, did_you_mean
+from .problems import Problems, did_you_mean, unknown
 from .schema import Key, check
 
 NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
@@ -31,6 +31,10 @@ HASH = re.compile(r"--hash=sha256:(?P<hex>[0-9a-f]{64})")
 
 class LockError(Exception):
     """A lock cannot be used; the text lists everything that is wrong with it, with file and line."""
+
+    def __init__(self, text: str, found: Iterable[str] = ()) -> None:
+        super().__init__(text)
+        self.found = list(found) or [text]
 
 
 @dataclass(frozen=True)
@@ -275,6 +279,16 @@ def contradictions(spec: Spec, requirements: Iterable[Requirement], file: str, p
             problems.add(file, note.name, f"is listed, and lock.yml leaves it out: {note.why}")
 
 
+def find(name: str, root: Path) -> Path:
+    """The folder of a lock: a name in ``environments/`` of the checkout ``root``, or a path, absolute or from there."""
+    folder = root / name if "/" in name else root / "environments" / name
+    if not folder.is_dir():
+        raise LockError(
+            unknown("lock", name, (file.parent.name for file in (root / "environments").glob("*/lock.yml")))
+        )
+    return folder
+
+
 def load(folder: Path) -> Lock:
     """Read the lock in a folder; raise a LockError with everything that is wrong with it."""
     problems = Problems()
@@ -284,7 +298,7 @@ def load(folder: Path) -> Lock:
     if spec and requirements:
         contradictions(spec, requirements, str(file), problems)
     if problems or not spec:
-        raise LockError(problems.report(f"the lock {folder} cannot be used"))
+        raise LockError(problems.report(f"the lock {folder} cannot be used"), problems.found)
     return Lock(spec, requirements)
 
 

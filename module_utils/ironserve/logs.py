@@ -20,6 +20,11 @@ PREFIX = re.compile(
 """What engines put first: ``(APIServer pid=1) ERROR 11-29 18:55:35 [f.py:1]`` or ``[2026-11-29 18:34:45 TP0]``."""
 
 EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+WRAPPER = re.compile(r"See root cause above|See stack trace")
+"""An exception that only says that another one, further up, is the cause."""
+
+ERROR_WORD = re.compile(r"(?:ERROR|CRITICAL|FATAL|Error|error|fatal)\b")
+
 ARGPARSE = re.compile(r"^[\w.-]+(?: \w+)?: error: ")
 """The last line of argparse's usage: ``vllm serve: error: unrecognized arguments: --x``."""
 BAR = re.compile(r"(\D*?)[(:].*?\d+%")
@@ -42,10 +47,12 @@ class Reading:
     phase: str = ""
     progress: str = ""
     tail: list[str] = field(default_factory=list)
+    error: str = ""
+    error_rank: int = 0
 
     def plain(self) -> dict[str, Any]:
         """JSON-plain, for a cursor that travels to the controller and back."""
-        return {"phase": self.phase, "progress": self.progress, "tail": self.tail}
+        return dict(vars(self))
 
 
 def split(partial: str, chunk: str) -> tuple[list[str], str]:
@@ -68,7 +75,7 @@ def read(reading: Reading, lines: Iterable[str], phases: Sequence[Mapping[str, s
     place = names.index(reading.phase) if reading.phase in names else -1
     for line in [*lines, partial]:
         if place > 0 and re.search(phases[0]["match"], line):
-            place, reading.phase, reading.progress = -1, "", ""
+            place, reading.phase, reading.progress, reading.error, reading.error_rank = -1, "", "", "", 0
         for number, phase in enumerate(phases):
             if number < place:
                 continue
@@ -78,6 +85,7 @@ def read(reading: Reading, lines: Iterable[str], phases: Sequence[Mapping[str, s
                 reading.progress = f"{counted[1]}/{counted[2]}"
         if line is not partial:
             _append(reading.tail, line[:LINE_LIMIT])
+            _note_error(reading, bare(line).strip()[:LINE_LIMIT])
     del reading.tail[:-TAIL_LINES]
 
 
@@ -90,15 +98,11 @@ def _append(tail: list[str], line: str) -> None:
         tail.append(line)
 
 
-def error_line(tail: Sequence[str]) -> str | None:
-    """The engine's own error: argparse's line, else the last exception, else the last line that begins with "error"."""
-    plain = [bare(line).strip() for line in tail]
-    for matches in (
-        ARGPARSE.match,
-        EXCEPTION.match,
-        re.compile(r"^(?:ERROR|CRITICAL|FATAL|Error|error|fatal)\b").match,
-    ):
-        for line in reversed(plain):
-            if matches(line):
-                return line
-    return None
+def _note_error(reading: Reading, line: str) -> None:
+    """Keep the engine's own error: the last line that says a cause, else one that points to it, else an error word."""
+    if ARGPARSE.match(line) or EXCEPTION.match(line):
+        rank = 2 if WRAPPER.search(line) else 3
+    else:
+        rank = 1 if ERROR_WORD.match(line) else 0
+    if rank and rank >= reading.error_rank:
+        reading.error, reading.error_rank = line, rank

@@ -26,8 +26,8 @@ def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problem
             )
 
 
-def check_model(path: Path, problems: Problems) -> None:
-    """The model's folder is there and has a readable config.json."""
+def check_model(path: Path, user: str, problems: Problems) -> None:
+    """The model's folder is there and has a config.json that the service user can read."""
     where = f"model {path}"
     if not path.is_dir():
         problems.add(where, "", "no such folder (ironserve_model.path): copy or mount the model there")
@@ -38,12 +38,15 @@ def check_model(path: Path, problems: Problems) -> None:
         problems.add(where, "", "holds no config.json, so no engine can load it (ironserve_model.path)")
     except (OSError, ValueError) as error:
         problems.add(where, "", f"config.json cannot be read: {error}")
+    else:
+        if not host.can_read(user, path / "config.json"):
+            problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
-def check_host(release: Mapping[str, Any], problems: Problems) -> None:
+def check_host(release: Mapping[str, Any], user: str, problems: Problems) -> None:
     """Everything of this host that stands against this release."""
     check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
-    check_model(Path(release["model"]["path"]), problems)
+    check_model(Path(release["model"]["path"]), user, problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():

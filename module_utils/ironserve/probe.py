@@ -67,6 +67,8 @@ def watch(release: dict[str, Any], main_pid: int, invocation: str) -> None:
     deadline = time.monotonic() + release["startup_timeout_s"] + release["completion_timeout_s"]
     generating_since: float | None = None
     result: dict[str, Any] = {"pid": os.getpid(), "start_ticks": host.start_ticks(os.getpid()), "outcome": None}
+    # Before the first question: as long as there is no result, whoever looks starts another probe.
+    host.write_text(result_path(service, invocation), json.dumps(result), mode=0o600)
     while time.monotonic() < deadline and engine_ticks and host.start_ticks(main_pid) == engine_ticks:
         before = dict(result)
         health = host.get(f"{base}{release['health_path']}", HEALTH_TIMEOUT_S)

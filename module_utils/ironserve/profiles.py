@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from .engines import ENGINES
@@ -38,16 +40,23 @@ DEFAULTS = {"startup_timeout_s": 3600, "completion_timeout_s": 120}
 """Seconds. A trillion parameters from a network file system took over 40 minutes in public reports; the first
 completion of a cold engine may compile kernels."""
 
+SECRET = re.compile(r"(^|[_-])(token|api[_-]key|key|secret|password)([_-]|$)", re.IGNORECASE)
+"""Names of flags and variables whose values are nobody's business. A unit and its argv can be read by every user of the
+host, so there is no place for them yet."""
+
+NO_PLACE_FOR_IT = "looks like a secret, and every user of a host can read its units: secrets are not supported yet"
+
 MERGED = ("env", "flags", "requires")
 """Keys that a child merges into its parent's; all others it replaces."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A profile as written: its file and what YAML gave."""
+    """A profile as written: its file and what YAML gave, or why it gave nothing."""
 
     file: str
     data: Any
+    error: str = ""
 
 
 def engine_of(name: str, sources: Mapping[str, Source]) -> str | None:
@@ -67,58 +76,74 @@ def merge(name: str, sources: Mapping[str, Source], problems: Problems) -> dict[
 
     Returns None when there is no such profile, or when one of the chain is no profile at all; ``problems`` says why.
     """
-    if name not in sources:
-        problems.add("profile", "", unknown("profile", name, sources))
+    chain = _chain(name, sources, problems)
+    if chain is None:
         return None
-    chain: list[str] = []
-    current: str | None = name
-    while current is not None:
-        if current in chain:
-            problems.add(sources[chain[-1]].file, "extends", f"goes in a circle: {' -> '.join([*chain, current])}")
-            return None
-        if current not in sources:
-            problems.add(sources[chain[-1]].file, "extends", unknown("profile", current, sources))
-            return None
-        chain.append(current)
-        source = sources[current]
-        if not isinstance(source.data, Mapping):
-            problems.add(source.file, "", f"expected a mapping of keys, got {kind_of(source.data)}")
-            return None
-        check_mapping(source.data, PROFILE, source.file, "", problems)
-        parent = source.data.get("extends")
-        current = parent if isinstance(parent, str) else None
+    for profile in chain:
+        check_mapping(sources[profile].data, PROFILE, sources[profile].file, "", problems)
     merged: dict[str, Any] = dict(DEFAULTS)
-    for ancestor in reversed(chain):
-        for key, value in sources[ancestor].data.items():
-            if key in MERGED and isinstance(value, Mapping):
-                merged[key] = {**merged.get(key, {}), **value}
-            else:
-                merged[key] = value
-    merged.pop("extends", None)
+    for profile in reversed(chain):
+        merged |= {key: value for key, value in sources[profile].data.items() if key not in MERGED}
+    for key in MERGED:
+        parts = (_mapping(sources[profile].data.get(key)) for profile in reversed(chain))
+        merged[key] = {name: value for part in parts for name, value in part.items()}
     if "engine" not in merged:
         problems.add(sources[name].file, "engine", "is missing: neither the profile nor one that it extends says it")
-    for key in MERGED:
-        if not isinstance(merged.setdefault(key, {}), Mapping):
-            merged[key] = {}
-    _check_flag_names(name, merged, sources, chain, problems)
+    for flag in merged["flags"]:
+        _check_flag_name(
+            flag, ENGINES.get(str(merged.get("engine"))), _file_of("flags", flag, sources, chain), problems
+        )
+    for variable in merged["env"]:
+        if SECRET.search(str(variable)):
+            problems.add(_file_of("env", variable, sources, chain), f"env.{variable}", NO_PLACE_FOR_IT)
     return merged
 
 
-def _check_flag_names(
-    name: str, merged: Mapping[str, Any], sources: Mapping[str, Source], chain: list[str], problems: Problems
-) -> None:
-    """Flags are long names without dashes, and none that the service itself sets."""
-    engine = ENGINES.get(str(merged.get("engine")))
-    for flag in merged["flags"]:
-        file = next(
-            (sources[a].file for a in chain if flag in (sources[a].data.get("flags") or {})), sources[name].file
-        )
-        if not isinstance(flag, str) or not flag.strip():
-            problems.add(file, "flags", f"a flag's name is text, got {kind_of(flag)}")
-        elif flag.startswith("-") or "_" in flag or flag != flag.strip():
-            proper = flag.strip().lstrip("-").replace("_", "-")
+def _chain(name: str, sources: Mapping[str, Source], problems: Problems) -> list[str] | None:
+    """The profile and all that it extends, nearest first; None where one of them is no profile."""
+    chain: list[str] = []
+    current: object = name
+    while isinstance(current, str):
+        said_in = sources[chain[-1]].file if chain else "profile"
+        if current in chain:
+            problems.add(said_in, "extends", f"goes in a circle: {' -> '.join([*chain, current])}")
+            return None
+        if current not in sources:
+            problems.add(said_in, "extends" if chain else "", unknown("profile", current, sources))
+            return None
+        source = sources[current]
+        if source.error or not isinstance(source.data, Mapping):
+            unreadable = f"is not readable as YAML: {source.error}"
             problems.add(
-                file, f"flags.{flag}", f'write the flag without dashes in front and with dashes inside: "{proper}"'
+                source.file,
+                "",
+                unreadable if source.error else f"expected a mapping of keys, got {kind_of(source.data)}",
             )
-        elif engine and flag in engine.SERVICE_FLAGS:
-            problems.add(file, f"flags.{flag}", f"is set by the service: use {engine.SERVICE_FLAGS[flag]}")
+            return None
+        chain.append(current)
+        current = source.data.get("extends")
+    return chain
+
+
+def _check_flag_name(flag: object, engine: ModuleType | None, file: str, problems: Problems) -> None:
+    """A flag is a long name without dashes in front, holds no secret, and is none that the service itself sets."""
+    if not isinstance(flag, str) or not flag.strip():
+        problems.add(file, "flags", f"a flag's name is text, got {kind_of(flag)}")
+    elif flag.startswith("-") or "_" in flag or flag != flag.strip():
+        proper = flag.strip().lstrip("-").replace("_", "-")
+        problems.add(
+            file, f"flags.{flag}", f'write the flag without dashes in front and with dashes inside: "{proper}"'
+        )
+    elif SECRET.search(flag):
+        problems.add(file, f"flags.{flag}", NO_PLACE_FOR_IT)
+    elif engine and flag in engine.SERVICE_FLAGS:
+        problems.add(file, f"flags.{flag}", f"is set by the service: use {engine.SERVICE_FLAGS[flag]}")
+
+
+def _file_of(key: str, name: object, sources: Mapping[str, Source], chain: list[str]) -> str:
+    """The file of the nearest profile in the chain that says ``name`` under ``key``."""
+    return next(sources[profile].file for profile in chain if name in _mapping(sources[profile].data.get(key)))
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}

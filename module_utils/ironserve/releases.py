@@ -6,6 +6,7 @@ import grp
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ class State:
         unit: text of the unit in its place, or None.
         show: properties of the unit.
         gated: whether the gate still holds back restarts (its drop-in is there).
+        current: whether the process that runs was started from the active release.
     """
 
     staged: bool
@@ -35,6 +37,12 @@ class State:
     unit: str | None
     show: Mapping[str, str]
     gated: bool
+    current: bool
+
+    @property
+    def running(self) -> bool:
+        """Whether the unit has a process."""
+        return self.show.get("MainPID", "0") != "0"
 
 
 @dataclass
@@ -55,7 +63,6 @@ class Plan:
 
     def result(self) -> dict[str, Any]:
         """The module's answer, JSON-plain."""
-        running = self.state.show.get("MainPID", "0") != "0"
         answer = {
             "changed": bool(self.actions),
             "release_id": self.wished.split("-")[0],
@@ -63,8 +70,8 @@ class Plan:
             "previous_id": self.state.active or "",
             "last_known_good_id": self.state.good or "",
             "settled": not self.reasons,
-            "running": running,
-            "restart": running and (self.write or self.activate),
+            "running": self.state.running,
+            "restart": self.state.running and (self.write or self.activate or not self.state.current),
             "reasons": self.reasons,
             "actions": self.actions,
         }
@@ -106,10 +113,12 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)]
     if state.unit != unit and render_id(state.unit or "") != render_id(unit) and not found:
         found.append("the unit file is not the one that was activated")
-    if state.active == wished and state.good != wished:
+    if state.active == wished and (state.good != wished or state.gated):
         found.append("the active release has not passed the gate")
-    if state.show.get("MainPID", "0") == "0":
+    if not state.running:
         found.append(f"the unit is {state.show.get('ActiveState', 'not there')}")
+    elif state.active == wished and not state.current:
+        found.append("an older release still runs")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
     return found
@@ -138,13 +147,18 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
 
 
 class Releases:
-    """The releases of one service; the only thing here that touches the host."""
+    """The releases of one service on this host.
+
+    A process belongs to the active release when it started after the last activation. The time of that is kept under
+    /run in monotonic seconds, as systemd gives a process's start; after a boot everything started from what is active.
+    """
 
     def __init__(self, service: str, group: str = "ironserve") -> None:
         self.service, self.group = service, group
         self.folder = host.STATE / service
         self.unit = systemd.unit_name(service)
         self.unit_path = Path(systemd.UNIT_DIRECTORY) / self.unit
+        self.activated = host.RUNTIME / f"{service}.activated"
         self.drop_in = Path(systemd.GATE_DROP_IN.format(unit=self.unit))
 
     def active_release(self) -> dict[str, Any]:
@@ -158,38 +172,45 @@ class Releases:
 
     def look(self, wished: str, release: Mapping[str, Any]) -> State:
         """What is on the host, with a view to ``release`` in the folder ``wished``."""
+        show = host.show(self.unit)
         return State(
             staged=self._read_release(self.folder / "releases" / wished) == release,
             active=host.link_target(self.folder / "active"),
             good=host.link_target(self.folder / "last-known-good"),
             release=self.active_release(),
             unit=host.read_text(self.unit_path),
-            show=host.show(self.unit),
+            show=show,
             gated=self.drop_in.exists(),
+            current=self.is_current(show),
         )
 
+    def is_current(self, show: Mapping[str, str]) -> bool:
+        """Whether the process of the unit, if there is one, was started from the active release."""
+        activated = float(host.read_text(self.activated) or 0)
+        return int(show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6 >= activated
+
     def plan(self, wish: str, release: Mapping[str, Any], unit: str) -> Plan:
-        """The steps to ``wish``. Raises RuntimeError where nothing is active that could be proven."""
-        if wish == "proven":
-            wished = host.link_target(self.folder / "active")
-            if wished is None:
-                raise RuntimeError("no release is active")
-            release, unit = self.active_release(), host.read_text(self.unit_path) or ""
-        else:
-            wished = staged_id(release["release_id"], unit)
+        """The steps to ``wish`` (present, active or proven)."""
+        wished = staged_id(release["release_id"], unit)
         return decide(self.look(wished, release), wish, wished, release, unit, str(self.unit_path))
 
     def carry_out(self, plan: Plan) -> None:
-        """Do what the plan says. The link moves last, so that an interrupted activation is seen as one."""
+        """Do what the plan says. A link moves last, so that an interrupted step is seen as one and done again."""
         if plan.stage:
             self._stage(plan)
         if plan.write or plan.activate:
-            self._write_unit(plan)
+            self._activate(plan)
         if plan.prove:
-            host.link(self.folder / "last-known-good", f"releases/{plan.wished}")
-            self.drop_in.unlink(missing_ok=True)
-            host.systemctl("daemon-reload")
-            host.systemctl("--quiet", "enable", self.unit)
+            self._prove(plan)
+
+    def _prove(self, plan: Plan) -> None:
+        if plan.state.active != plan.wished:
+            raise RuntimeError(f"{plan.wished} is not the active release, {plan.state.active} is")
+        self.drop_in.unlink(missing_ok=True)
+        host.systemctl("daemon-reload")
+        host.forget_starts(self.unit)
+        host.systemctl("--quiet", "enable", self.unit)
+        host.link(self.folder / "last-known-good", f"releases/{plan.wished}")
 
     def _stage(self, plan: Plan) -> None:
         """Release and verified unit into a folder of their own, whole or not at all."""
@@ -218,7 +239,7 @@ class Releases:
         if complaints:
             raise RuntimeError(f"systemd refuses the unit: {'; '.join(complaints).rstrip('.')}")
 
-    def _write_unit(self, plan: Plan) -> None:
+    def _activate(self, plan: Plan) -> None:
         group = grp.getgrnam(self.group).gr_gid
         host.LOGS.mkdir(mode=0o755, exist_ok=True)
         log = host.LOGS / f"{self.service}.log"
@@ -226,4 +247,5 @@ class Releases:
             host.write_text(log, "", mode=0o640, group=group)
         host.write_text(self.unit_path, plan.unit)
         host.systemctl("daemon-reload")
+        host.write_text(self.activated, str(time.monotonic()))
         host.link(self.folder / "active", f"releases/{plan.wished}")

@@ -56,16 +56,16 @@ def resolve(
         problems.add(f"host {host}", "ironserve_profile", "is not set, and no -e profile= was given")
         return None
     merged = merge(profile, sources, problems)
-    if merged is None or problems:
+    if merged is None:
         return None
-    file = sources[profile].file
-    group = site["ironserve_host_group"]
-    flags = _flags(merged["flags"], site["ironserve_sizes"], file, group, problems)
-    env = _environment(merged, site["ironserve_nccl_sets"], file, group, problems)
-    engine = ENGINES[merged["engine"]]
+    file, group = sources[profile].file, str(site.get("ironserve_host_group", "?"))
+    flags = _flags(merged["flags"], site.get("ironserve_sizes"), file, group, problems)
+    env = _environment(merged, site.get("ironserve_nccl_sets"), file, group, problems)
+    engine, lock = ENGINES.get(str(merged.get("engine"))), locks.get(str(merged.get("engine")))
+    if engine is None:
+        return None
     _check_gpus(merged["requires"], flags.get(engine.TENSOR_PARALLEL), site, file, problems)
-    lock = locks.get(merged["engine"])
-    if lock is None:
+    if lock is None and not problems:
         problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
     if lock is None or problems:
         return None
@@ -95,16 +95,13 @@ def resolve(
 
 
 def argv(flags: Mapping[str, Any], order: tuple[str, ...]) -> list[str]:
-    """Flags as a list of arguments: those in ``order`` first, then the others by name; false ones left out."""
+    """Flags as a list of arguments: those in ``order`` first, then the others by name."""
     rank = {name: place for place, name in enumerate(order)}
     words: list[str] = []
     for name in sorted(flags, key=lambda flag: (rank.get(flag, len(order)), flag)):
-        value = flags[name]
-        if value is False:
-            continue
         words.append(f"--{name}")
-        if value is not True:
-            words.append(str(value))
+        if flags[name] is not True:
+            words.append(str(flags[name]))
     return words
 
 
@@ -115,28 +112,33 @@ def probe_address(listen_address: str) -> str:
     return f"[{listen_address}]" if ":" in listen_address else listen_address
 
 
-def _flags(
-    flags: Mapping[str, Any], sizes: Mapping[str, Any], file: str, group: str, problems: Problems
-) -> dict[str, Any]:
-    """The flags with each ``${size}`` replaced by the group's value."""
-    resolved = {}
+def _flags(flags: Mapping[str, Any], sizes: Any, file: str, group: str, problems: Problems) -> dict[str, Any]:
+    """The flags as the command has them: each ``${size}`` replaced, false ones left out, values as text."""
+    resolved: dict[str, Any] = {}
     for name, value in flags.items():
         match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if match and match[1] not in sizes:
-            problems.add(file, f"flags.{name}", unknown(f"size of host group {group}", match[1], sizes))
-        resolved[name] = sizes.get(match[1]) if match else value
+        if match and isinstance(sizes, Mapping):
+            if match[1] not in sizes:
+                problems.add(file, f"flags.{name}", unknown(f"size of host group {group}", match[1], sizes))
+            resolved[name] = str(sizes.get(match[1]))
+        elif value is not False:
+            _check_reference(value, file, f"flags.{name}", problems)
+            resolved[name] = value if value is True else str(value)
     return resolved
 
 
 def _environment(
-    merged: Mapping[str, Any], nccl_sets: Mapping[str, Any], file: str, group: str, problems: Problems
+    merged: Mapping[str, Any], nccl_sets: Any, file: str, group: str, problems: Problems
 ) -> dict[str, str]:
     """The engine's variables: the NCCL set that the profile opts into, and the profile's own."""
-    chosen = str(merged.get("nccl_set", ""))
-    if chosen and chosen not in nccl_sets:
-        problems.add(file, "nccl_set", unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
-    nccl = nccl_sets.get(chosen, {})
+    chosen = merged.get("nccl_set")
+    nccl: Mapping[str, Any] = {}
+    if isinstance(chosen, str) and isinstance(nccl_sets, Mapping):
+        if chosen not in nccl_sets:
+            problems.add(file, "nccl_set", unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
+        nccl = nccl_sets[chosen] if isinstance(nccl_sets.get(chosen), Mapping) else {}
     for name, value in merged["env"].items():
+        _check_reference(value, file, f"env.{name}", problems)
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
             problems.add(file, "env", f"{kind_of(name)} is no name of an environment variable")
         elif name in nccl and str(nccl[name]) != str(value):
@@ -145,15 +147,25 @@ def _environment(
                 f"env.{name}",
                 f'contradicts the NCCL set {chosen}: "{value}" here, "{nccl[name]}" in host group {group}',
             )
-    return {name: str(value) for name, value in {**nccl, **merged["env"]}.items()}
+    return {str(name): str(value) for name, value in {**nccl, **merged["env"]}.items()}
+
+
+def _check_reference(value: Any, file: str, key: str, problems: Problems) -> None:
+    if isinstance(value, str) and "${" in value:
+        problems.add(file, key, f'"{value}": a size is a whole value of a flag, ${{name}} and nothing beside it')
 
 
 def _check_gpus(
     requires: Mapping[str, Any], tensor_parallel: Any, site: Mapping[str, Any], file: str, problems: Problems
 ) -> None:
     """What the profile needs against what the group says that a host has."""
-    count, group = site["ironserve_hardware"]["gpu_count"], site["ironserve_host_group"]
-    if count < requires.get("gpu_count", 0):
-        problems.add(file, "requires.gpu_count", f"needs {requires['gpu_count']} GPUs; host group {group} has {count}")
-    elif isinstance(tensor_parallel, int) and 0 < count < tensor_parallel:
-        problems.add(file, "flags", f"tensor parallel {tensor_parallel} on host group {group}, which has {count} GPUs")
+    hardware, group = site.get("ironserve_hardware"), site.get("ironserve_host_group")
+    count = hardware.get("gpu_count") if isinstance(hardware, Mapping) else None
+    needed = requires.get("gpu_count", 0)
+    if not isinstance(count, int) or not isinstance(needed, int):
+        return
+    ranks = int(tensor_parallel) if str(tensor_parallel).isdigit() else 0
+    if count < needed:
+        problems.add(file, "requires.gpu_count", f"needs {needed} GPUs; host group {group} has {count}")
+    elif 0 < count < ranks:
+        problems.add(file, "flags", f"tensor parallel {ranks} on host group {group}, which has {count} GPUs")

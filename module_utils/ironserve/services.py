@@ -21,20 +21,29 @@ OBSERVE_TIMEOUT_S = 5.0
 Phases = Mapping[str, Sequence[Mapping[str, str]]]
 
 
-def status_word(show: Mapping[str, str], active: str | None, good: str | None, health: int) -> str:
+def status_word(
+    show: Mapping[str, str], active: str | None, proven: bool, health: int, last: Mapping[str, Any] | None
+) -> str:
     """A service in a word.
 
     ``absent`` (nothing was deployed), ``starting`` (runs, has not passed the gate), ``ready``, ``unhealthy`` (passed
-    the gate, does not say 200 now), ``stopped`` (by an operator: off at boot too), ``failed``, ``down`` (not running
-    for any other reason).
+    the gate, does not say 200 now), ``failed`` (its last launch did), ``stopped`` (by an operator: off at boot too),
+    ``down`` (not running for any other reason).
+
+    Args:
+        show: properties of the unit.
+        active: the active release, None when there is none.
+        proven: whether the active release passed the gate.
+        health: HTTP status of the health endpoint.
+        last: the last record of the ledger, None when there is none.
     """
     if active is None:
         return "absent"
     if show.get("MainPID", "0") != "0":
-        if active != good:
+        if not proven:
             return "starting"
         return "ready" if health == 200 else "unhealthy"
-    if show.get("ActiveState") in ("failed", "active"):  # active without a process: it ended under the gate
+    if show.get("ActiveState") == "failed" or (last and last.get("verdict") != "ready"):
         return "failed"
     return "stopped" if show.get("UnitFileState") != "enabled" else "down"
 
@@ -48,22 +57,30 @@ class Service:
         self.releases = Releases(name)
         self.ledger = self.releases.folder / "ledger.jsonl"
 
-    def started(self, phases: Phases, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
-        """Start the active release, or attach to it where it runs already, and watch it for a slice."""
-        release = self.releases.active_release()
+    def started(self, phases: Phases, expected: str, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
+        """Start the active release, or attach to it where it runs already, and watch it for a slice.
+
+        Args:
+            phases: log phases of each engine.
+            expected: folder name of the release that has to be active; empty takes whichever is.
+            cursor: what the slice before returned, empty at first.
+            slice_s: seconds to watch; 0 waits for the verdict.
+        """
+        active = host.link_target(self.releases.folder / "active")
+        if self.check:
+            return {"changed": active != (expected or active) or not self._serves_active(), "verdict": "waiting"}
+        if active is None or active != (expected or active):
+            raise RuntimeError(
+                f"release {expected or 'any'} is not active on this host, {active or 'none'} is: deploy it"
+            )
         changed = bool(cursor.get("changed"))
         if not cursor:
-            if not release and not self.check:
-                raise RuntimeError(f"no release of {self.name} is active on this host: deploy one first")
-            changed = not self._runs()
-            if changed and not self.check:
-                self._start()
-        if self.check:
-            return {"changed": changed, "verdict": "waiting"}
+            changed = self._start_or_attach()
+        release = self.releases.active_release()
         gate = Gate(release, phases.get(release["engine"], ()), cursor.get("gate", {}))
         verdict = gate.watch(slice_s)
-        done = verdict.verdict != "waiting"
-        records = ledger.parse(host.read_text(self.ledger) or "")
+        done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()
+        records = self._records()
         answer: dict[str, Any] = {
             "changed": changed,
             "verdict": verdict.verdict,
@@ -71,6 +88,7 @@ class Service:
             "progress": gate.reading.progress,
             "timings": gate.timings,
             "main_pid": int(gate.show.get("MainPID") or 0),
+            "under_gate": gated,
             "slice": {
                 "done": done,
                 "phase": gate.reading.phase or "starting",
@@ -79,33 +97,23 @@ class Service:
                 "cursor": {"changed": changed, "gate": gate.cursor()},
             },
         }
-        if done:
-            self._record(release, verdict, gate.timings)
+        if done and gated:
+            answer["warnings"] = self._record(release, verdict, gate.timings)
         if verdict.verdict in ("failed", "timeout"):
             answer |= {"failed": True, "msg": gate.message(), "cause": verdict.reason, "evidence": gate.evidence()}
         return answer
 
-    def stopped(self, enabled: bool, cursor: Mapping[str, Any], slice_s: float, timeout_s: float) -> dict[str, Any]:
-        """Stop the service and wait for a slice until it is gone; without ``enabled`` a reboot keeps it off."""
-        show, began = host.show(self.unit), cursor.get("began", time.monotonic())
+    def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float) -> dict[str, Any]:
+        """Stop the service for good, over a reboot too, and wait for a slice until it is gone."""
         changed = bool(cursor.get("changed"))
-        if not cursor:
-            disable = not enabled and show.get("UnitFileState") == "enabled"
-            changed = disable or not self._is_off()
-            if changed and not self.check:
-                if disable:
-                    host.systemctl("--quiet", "disable", self.unit)
-                host.systemctl("stop", "--no-block", self.unit)
+        if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
+            changed = self._stop() or changed
+            cursor = {}
+        began = cursor.get("began", time.monotonic())
         slice_ends = time.monotonic() + (min(slice_s, SLICE_S) or timeout_s)
         while not self.check and not self._is_off() and time.monotonic() < slice_ends:
             time.sleep(POLL_S)
-        stopped = self.check or self._is_off()
-        spent = time.monotonic() - began
-        if stopped and changed and not self.check:
-            self.releases.drop_in.unlink(missing_ok=True)
-            host.systemctl("daemon-reload")
-            if host.show(self.unit).get("ActiveState") == "failed":
-                host.systemctl("reset-failed", self.unit)
+        stopped, spent = self.check or self._is_off(), time.monotonic() - began
         if not stopped and spent >= timeout_s:
             raise RuntimeError(
                 f"{self.unit} is still there {duration(spent)} after systemd was told to stop it; "
@@ -118,7 +126,7 @@ class Service:
                 "phase": "stopping",
                 "progress": "",
                 "expected_s": None,
-                "cursor": {"changed": changed, "began": began},
+                "cursor": {"changed": changed, "began": began, "boot": host.boot_id()},
             },
         }
 
@@ -129,9 +137,13 @@ class Service:
         good = host.link_target(self.releases.folder / "last-known-good")
         pid = int(show.get("MainPID") or 0)
         health = host.get(release["url"] + release["health_path"], OBSERVE_TIMEOUT_S).status if pid and release else 0
+        proven = active == good and not self.releases.drop_in.exists() and self.releases.is_current(show)
+        last = next((item for item in reversed(self._records())), None)
+        status = status_word(show, active, proven, health, last)
         return {
             "changed": False,
-            "status": status_word(show, active, good, health),
+            "status": status,
+            "cause": str(last.get("reason", "")) if last and status == "failed" else "",
             "profile": release.get("profile", ""),
             "engine": release.get("engine", ""),
             "release_id": release.get("release_id", ""),
@@ -144,28 +156,59 @@ class Service:
             "enabled": show.get("UnitFileState") == "enabled",
         }
 
-    def _runs(self) -> bool:
+    def _serves_active(self) -> bool:
+        """A process of the active release is there. One that systemd is about to start again after a crash is none."""
         show = host.show(self.unit)
-        return show.get("MainPID", "0") != "0" or show.get("ActiveState") == "activating"
+        return show.get("MainPID", "0") != "0" and self.releases.is_current(show)
 
     def _is_off(self) -> bool:
         return host.show(self.unit).get("ActiveState") in ("inactive", "failed")
 
-    def _start(self) -> None:
-        """Start the unit, with restarts held back while the gate watches, and with a log of its own."""
+    def _start_or_attach(self) -> bool:
+        """Whether something was started. What an earlier probe found of a process that runs on is asked again."""
+        if self._serves_active():
+            if probe.read(self.name, host.show(self.unit).get("InvocationID", "")).get("outcome"):
+                probe.forget(self.name)
+            return False
         rotate(host.LOGS / f"{self.name}.log")
         probe.forget(self.name)
         host.write_text(self.releases.drop_in, systemd.GATE_DROP_IN_TEXT)
         host.systemctl("daemon-reload")
-        if host.show(self.unit).get("ActiveState") == "failed":
-            host.systemctl("reset-failed", self.unit)
-        # Not "start": to systemd a unit whose engine exited under the gate is still active, and start does nothing.
+        host.forget_starts(self.unit)
+        # Not "start": it does nothing to an older release that runs, nor to a unit whose engine exited under the gate.
         host.systemctl("restart", "--no-block", self.unit)
+        return True
 
-    def _record(self, release: Mapping[str, Any], verdict: Verdict, timings: Mapping[str, float]) -> None:
+    def _stop(self) -> bool:
+        """Tell systemd to stop the unit and to leave it off at boot; whether there was anything to do."""
+        enabled = host.show(self.unit).get("UnitFileState") == "enabled"
+        gated, off = self.releases.drop_in.exists(), self._is_off()
+        if self.check or not (enabled or gated or not off):
+            return enabled or gated or not off
+        if enabled:
+            host.systemctl("--quiet", "disable", self.unit)
+        if gated:
+            self.releases.drop_in.unlink(missing_ok=True)
+            host.systemctl("daemon-reload")
+        if not off:
+            host.systemctl("stop", "--no-block", self.unit)
+        return True
+
+    def _records(self) -> list[dict[str, Any]]:
+        try:
+            return ledger.parse(host.read_text(self.ledger) or "")
+        except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
+            return []
+
+    def _record(self, release: Mapping[str, Any], verdict: Verdict, timings: Mapping[str, float]) -> list[str]:
+        """Append to the ledger. That this fails is worth a warning and changes no verdict."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        with self.ledger.open("a") as file:
-            file.write(ledger.record(release, verdict.verdict, verdict.reason, timings, at))
+        try:
+            with self.ledger.open("a") as file:
+                file.write(ledger.record(release, verdict.verdict, verdict.reason, timings, at))
+        except OSError as error:
+            return [f"the launch could not be recorded in {self.ledger}: {error}"]
+        return []
 
 
 def rotate(log: Path) -> None:

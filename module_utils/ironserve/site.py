@@ -56,9 +56,18 @@ VARIABLES: dict[str, Key] = {
         required=True,
         keys={"sglang": Key("str", "lock of SGLang"), "vllm": Key("str", "lock of vLLM")},
     ),
-    "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: use the index"),
-    "ironserve_index_url": Key("str", "package index or mirror; empty: the host's own default"),
+    "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
+    "ironserve_index_url": Key("str", "package index or mirror; empty: PyPI"),
 }
+
+
+def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables with whole numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
+    whole = {name for name, key in VARIABLES.items() if key.type == "int"}
+    return {
+        name: int(value) if name in whole and isinstance(value, str) and value.isdigit() else value
+        for name, value in variables.items()
+    }
 
 
 def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> None:

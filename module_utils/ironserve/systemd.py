@@ -20,6 +20,15 @@ SIGNAL_NAMES = {
 }  # fmt: skip
 
 
+# Statuses that systemd itself gives a process that it could not start (systemd.exec(5)).
+SYSTEMD_STATUSES = {
+    200: "CHDIR, its working folder cannot be entered", 203: "EXEC, the program cannot be executed",
+    205: "LIMITS, a resource limit cannot be set", 209: "STDOUT, its log cannot be opened",
+    216: "GROUP, no such group", 217: "USER, no such user", 226: "NAMESPACE, its file system view cannot be made",
+    239: "CACHE_DIRECTORY, its cache folder cannot be made",
+}  # fmt: skip
+
+
 def unit_name(service: str) -> str:
     """The unit of a service: ``ironserve-main.service``."""
     return f"ironserve-{service}.service"
@@ -60,6 +69,8 @@ def verify_complaints(stderr: str, unit: str) -> list[str]:
 def exit_text(show: Mapping[str, str]) -> str | None:
     """How the main process ended, ``exited with status 2`` or ``was killed by SIGKILL``; None while it runs."""
     code, status = show.get("ExecMainCode", "0"), show.get("ExecMainStatus", "0")
+    if code == "1" and int(status) in SYSTEMD_STATUSES:
+        return f"could not be started by systemd ({status}/{SYSTEMD_STATUSES[int(status)]})"
     if code == "1":
         return f"exited with status {status}"
     if code in ("2", "3"):

@@ -17,7 +17,6 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve import lock, slices
-from ansible.module_utils.ironserve.problems import unknown
 
 OPTIONS = ("wheelhouse", "index_url", "root", "timeout_s")
 
@@ -64,13 +63,8 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"engine_environment takes lock (required), {', '.join(OPTIONS)}; got {sorted(given)}"
             )
-        name = str(given.pop("lock"))
-        folder = ROOT / name if "/" in name else ROOT / "environments" / name
-        if not folder.is_dir():
-            known = [file.parent.name for file in (ROOT / "environments").glob("*/lock.yml")]
-            raise AnsibleActionFail(unknown("lock", name, known))
         try:
-            found = lock.load(folder)
+            found = lock.load(lock.find(str(given.pop("lock")), ROOT))
             arguments = {**given, **arguments_of(found, lock.load_uv(ROOT / "environments" / "uv.yml"))}
         except lock.LockError as error:
             raise AnsibleActionFail(str(error)) from error

@@ -53,7 +53,7 @@ from ansible.module_utils.ironserve import lock
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
-from ansible.module_utils.ironserve.site import PREFIX, SENTINEL
+from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, numbers_as_such
 
 
 def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
@@ -65,9 +65,10 @@ def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
         for file in sorted(folder.glob("*.yml")):
             shown = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
             try:
-                sources.setdefault(file.stem, Source(shown, yaml.safe_load(file.read_text())))
-            except (OSError, yaml.YAMLError) as error:
-                problems.add(shown, "", f"is not readable as YAML: {error}")
+                source = Source(shown, yaml.safe_load(file.read_text()))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+                source = Source(shown, None, str(error))
+            sources.setdefault(file.stem, source)
     return sources
 
 
@@ -75,11 +76,12 @@ def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str,
     """The lock that the site names for each engine."""
     locks = {}
     for engine, name in named.items():
-        folder = ROOT / name if "/" in name else ROOT / "environments" / name
         try:
+            folder = lock.find(name, ROOT)
             found = lock.load(folder)
         except lock.LockError as error:
-            problems.add(f"ironserve_locks.{engine}", "", str(error))
+            for problem in error.found:
+                problems.add(f"ironserve_locks.{engine}", "", problem)
             continue
         locks[engine] = {
             "name": found.spec.name,
@@ -107,9 +109,10 @@ class ActionModule(ActionBase):
         if SENTINEL not in variables:
             raise AnsibleActionFail(
                 f"host {host}: its inventory does not load Ironserve's group_vars. One given with -i sees only the "
-                f" group_vars beside it: in that inventory's folder run ln -s {ROOT / 'group_vars'} group_vars"
+                f"group_vars beside it: in that inventory's folder run ln -s {ROOT / 'group_vars'} group_vars"
             )
-        site = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
+        named = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
+        site = numbers_as_such(named)
         profile = str(self._task.args.get("profile") or site.get("ironserve_profile", ""))
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)

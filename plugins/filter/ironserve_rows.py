@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-STATUS_KEYS = ("status", "profile", "release_id", "last_known_good_id", "engine", "port", "model", "main_pid", "since",
-               "health", "enabled")  # fmt: skip
+STATUS_KEYS = ("status", "cause", "profile", "release_id", "last_known_good_id", "engine", "port", "model", "main_pid",
+               "since", "health", "enabled")  # fmt: skip
 
 
 def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
@@ -26,6 +26,8 @@ def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str)
             row.update(status="unreachable", note=str(seen.get("msg", "")))
         elif "status" not in seen:
             row.update(status="unknown", note=str(seen.get("msg", "")))
+        elif row["cause"]:
+            row["note"] = row["cause"]
         elif row["profile"] and row["profile"] != row["wanted"]:
             row["note"] = f"inventory wants {row['wanted'] or 'nothing'}"
         rows.append(row)
@@ -38,9 +40,14 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
     for host in hosts:
         seen = hostvars[host]
         release = (seen.get("deploy_resolved") or {}).get("release") or {}
+        if not release:  # not meant by this deploy
+            continue
         compared, gate = seen.get("serve_compared") or {}, seen.get("serve_gate") or {}
         declared = release.get("declared_profile")
-        verdict = "would change" if check_mode and compared.get("reasons") else gate.get("verdict", "unchanged")
+        if check_mode:
+            verdict = "would change" if compared.get("reasons") else "unchanged"
+        else:
+            verdict = gate.get("verdict") or ("not reached" if compared.get("reasons") else "unchanged")
         rows.append(
             {
                 "host": host,

@@ -126,8 +126,13 @@ def measure(rounds: int) -> dict[str, Any]:
         hosts.model("h1")
         once = {"fresh_deploy_with_build_s": timed(hosts.play)}
         once["remote_tasks_no_op"] = remote_tasks(hosts)
-        hosts.shell("h1", f"systemctl disable --now {UNIT}; rm -r /var/lib/ironserve /etc/systemd/system/{UNIT}")
+        forget = f"systemctl disable --now {UNIT}; rm -r /var/lib/ironserve /etc/systemd/system/{UNIT}"
+        hosts.shell("h1", forget)
         once["remote_tasks_fresh_environment_present"] = remote_tasks(hosts)
+        hosts.shell("h1", forget)
+        once["fresh_deploy_environment_present_s"] = timed(hosts.play)
+        alone = engine_alone(hosts)
+        once["overhead_of_a_fresh_deploy_s"] = once["fresh_deploy_environment_present_s"] - alone
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             hosts.model("h1")

@@ -86,9 +86,15 @@ class Fleet:
         """Pid of the service's main process, 0 when it does not run."""
         return int(self.shell(host, f"systemctl show -P MainPID {UNIT}") or 0)
 
-    def state(self, host: str) -> str:
-        """``active``, ``inactive``, ``failed``."""
-        return self.shell(host, f"systemctl is-active {UNIT}", check=False)
+    def status(self, host: str) -> dict[str, Any]:
+        """The host's row of ``playbooks/status.yml``."""
+        self.play("-l", host, playbook="playbooks/status.yml")
+        return rows("status")[host]
+
+    def flag(self, host: str, name: str) -> str:
+        """Value of a flag of the process that runs."""
+        argv = self.shell(host, f"tr '\\0' '\\n' < /proc/{self.main_pid(host)}/cmdline").splitlines()
+        return argv[argv.index(name) + 1]
 
     def starts(self, host: str) -> int:
         """How often systemd started the unit since the host was made."""
@@ -105,6 +111,11 @@ class Fleet:
         url = f"http://127.0.0.1:{port}/v1/completions"
         answer = self.shell(host, f"curl -sf --max-time 20 {url} -H 'Content-Type: application/json' -d '{request}'")
         return json.loads(answer)
+
+
+def rows(name: str) -> dict[str, dict[str, Any]]:
+    """Rows of ``.ironserve/NAME.json`` by host."""
+    return {row["host"]: row for row in json.loads((ROOT / ".ironserve" / f"{name}.json").read_text())}
 
 
 def recap(output: str, host: str) -> dict[str, int]:

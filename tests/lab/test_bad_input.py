@@ -100,7 +100,7 @@ def test_a_missing_model_folder_and_a_full_disk_are_said_together(fleet):
 
 
 def test_a_limit_that_matches_nothing(fleet):
-    assert "hosts" in refused(fleet, "-l", "h99")
+    assert "leaves us with no hosts to target" in refused(fleet, "-l", "h99")
 
 
 def test_an_unreachable_host_is_named_and_no_other_is_touched(fleet):

@@ -116,6 +116,35 @@ def test_a_queued_start_counts_no_time_of_the_start_before(world):
     assert watched.elapsed_s() == 0.0
 
 
+def test_a_start_that_stays_queued_runs_out_of_time_too(world):
+    here = world(started_at=1.0, now=10_000.0)
+    here.unit.update(MainPID="0", ActiveState="inactive", Job="7")
+    assert gate(here).watch(0).verdict == "timeout"
+    assert here.now < 10_061
+
+
+def test_after_a_reboot_of_the_host_nothing_of_the_cursor_holds(world):
+    here = world(started_at=1.0, now=5.0)
+    cursor = {**gate(here).cursor(), "boot": "another", "began": 9_000_000.0, "timings": {"x": 1.0}}
+    assert gate(here, cursor).began == 5.0
+    assert gate(here, cursor).timings == {}
+
+
+def test_the_time_of_ready_is_when_the_probe_saw_it(world):
+    here = world(started_at=1.0, now=500.0)
+    here.found.update(outcome="ready", at=41.5)
+    watched = gate(here)
+    watched.look()
+    assert watched.timings["ready"] == 40.5
+
+
+def test_a_process_that_is_about_to_be_stopped_is_not_asked(world):
+    here = world(started_at=1.0, now=500.0)
+    here.unit["Job"] = "7"
+    here.found.update(outcome="ready", at=41.5)
+    assert gate(here).look().verdict == "waiting"
+
+
 def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):
     log = tmp_path / "main.log"
     log.write_text("old line\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from ansible.module_utils.ironserve import ledger, ports, preflight
@@ -54,7 +55,7 @@ def test_a_foreign_holder_of_the_port_is_named():
 def test_the_model_folder(tmp_path):
     def problems_of(path):
         problems = Problems()
-        preflight.check_model(path, problems)
+        preflight.check_model(path, "root", problems)
         return problems.found
 
     assert "no such folder" in problems_of(tmp_path / "missing")[0]
@@ -65,23 +66,38 @@ def test_the_model_folder(tmp_path):
     assert problems_of(tmp_path) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_model_folder_that_the_service_user_may_not_enter(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    tmp_path.chmod(0o700)
+    problems = Problems()
+    preflight.check_model(tmp_path, "no-such-user-yet", problems)
+    assert "user no-such-user-yet may not read config.json, or not enter a folder above it" in problems.found[0]
+
+
 RUNS = {"MainPID": "5", "ActiveState": "active", "UnitFileState": "enabled"}
 
 
+OFF = {"MainPID": "0", "ActiveState": "inactive", "UnitFileState": "disabled"}
+ENDED = {"MainPID": "0", "ActiveState": "failed", "UnitFileState": "disabled"}
+
+
 @pytest.mark.parametrize(
-    ("show", "active", "good", "health", "word"),
+    ("show", "active", "proven", "health", "last", "word"),
     [
-        ({}, None, None, 0, "absent"),
-        (RUNS, "a", None, 0, "starting"),
-        (RUNS, "a", "a", 200, "ready"),
-        (RUNS, "a", "a", 503, "unhealthy"),
-        ({"MainPID": "0", "ActiveState": "failed", "UnitFileState": "disabled"}, "a", "a", 0, "failed"),
-        ({"MainPID": "0", "ActiveState": "inactive", "UnitFileState": "disabled"}, "a", "a", 0, "stopped"),
-        ({"MainPID": "0", "ActiveState": "inactive", "UnitFileState": "enabled"}, "a", "a", 0, "down"),
+        ({}, None, False, 0, None, "absent"),
+        (RUNS, "a", False, 200, None, "starting"),
+        (RUNS, "a", True, 200, "ready", "ready"),
+        (RUNS, "a", True, 503, "ready", "unhealthy"),
+        (ENDED, "a", True, 0, "ready", "failed"),
+        (OFF, "a", True, 0, "failed", "failed"),
+        (OFF, "a", True, 0, "timeout", "failed"),
+        (OFF, "a", True, 0, "ready", "stopped"),
+        ({**OFF, "UnitFileState": "enabled"}, "a", True, 0, "ready", "down"),
     ],
 )
-def test_status_words(show, active, good, health, word):
-    assert status_word(show, active, good, health) == word
+def test_status_words(show, active, proven, health, last, word):
+    assert status_word(show, active, proven, health, last and {"verdict": last}) == word
 
 
 def test_the_ledger_survives_a_cut_off_line():

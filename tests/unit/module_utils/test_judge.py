@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.ironserve.judge import Verdict, completion_outcome, judge, message, model_outcome
+from ansible.module_utils.ironserve.logs import Reading, read
 
 RUNNING = {"ActiveState": "active", "MainPID": "42", "ExecMainCode": "0", "Result": "success"}
 
@@ -89,12 +90,16 @@ def test_case_33_another_model_on_the_port_is_named():
     assert model_outcome(listed, "old") == (None, "")
 
 
+def reading(*lines: str) -> Reading:
+    found = Reading()
+    read(found, lines, [])
+    return found
+
+
 def test_case_49_the_message_has_status_error_line_and_log():
-    tail = ["usage: vllm serve ...", "vllm serve: error: unrecognized arguments: --foo"]
+    lines = reading("usage: vllm serve ...", "vllm serve: error: unrecognized arguments: --foo")
     verdict = Verdict("failed", "the engine exited with status 2")
-    told = message(
-        "main", verdict, "", 1.5, tail, "/var/log/ironserve/main.log", "journalctl -u ironserve-main.service"
-    )
+    told = message("main", verdict, lines, 1.5, "/var/log/ironserve/main.log", "journalctl -u ironserve-main.service")
     assert told.splitlines() == [
         "main did not become ready: the engine exited with status 2 (1s after its start).",
         "The engine's own error: vllm serve: error: unrecognized arguments: --foo",
@@ -105,5 +110,4 @@ def test_case_49_the_message_has_status_error_line_and_log():
 
 
 def test_an_empty_log_points_to_the_journal():
-    told = message("main", Verdict("failed", "x"), "", 1, [], "/log", "journalctl -u u")
-    assert "journalctl -u u" in told
+    assert "journalctl -u u" in message("main", Verdict("failed", "x"), reading(), 1, "/log", "journalctl -u u")

@@ -117,16 +117,36 @@ def test_no_line_is_lost_or_read_twice_however_the_log_arrives(text, chunk):
          "launch_server.py: error: argument --tp-size: invalid int value: 'x'"),
         (["(EngineCore pid=5) ERROR 11-29 18:55:35 [core.py:9] torch.OutOfMemoryError: CUDA out of memory.", "at exit"],
          "torch.OutOfMemoryError: CUDA out of memory."),
-        (["all is well", "INFO: nothing"], None),
-        ([], None),
+        (["ValueError: the cause", "RuntimeError: Engine core initialization failed. See root cause above."],
+         "ValueError: the cause"),
+        (["RuntimeError: Engine core initialization failed. See root cause above."],
+         "RuntimeError: Engine core initialization failed. See root cause above."),
+        (["[2026-11-29 18:34:45 TP0] ERROR something", "fine"], "ERROR something"),
+        (["all is well", "INFO: nothing"], ""),
+        ([], ""),
     ],
 )  # fmt: skip
 def test_the_engines_own_error(lines, error):
-    assert logs.error_line(lines) == error
+    reading = logs.Reading()
+    logs.read(reading, lines, [])
+    assert reading.error == error
 
 
-def test_the_error_of_a_real_failure(phases, real_log):
-    reading, _ = follow(real_log("vllm-0.26.0-bad-model-path.log"), phases("vllm"), 4096)
-    assert logs.error_line(reading.tail).startswith(
-        "huggingface_hub.errors.HFValidationError: Repo id must be in the form"
-    )
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("vllm-0.26.0-bad-model-path.log", "huggingface_hub.errors.HFValidationError: Repo id must be in the form"),
+        ("vllm-0.26.0-h200-leftover-holds-memory.log", "ValueError: Free memory on device cuda:0"),
+        ("vllm-0.26.0-h200-enginecore-killed.log", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered"),
+    ],
+)
+def test_the_error_of_a_real_failure(name, error, phases, real_log):
+    reading, _ = follow(real_log(name), phases("vllm"), 4096)
+    assert reading.error.startswith(error)
+
+
+def test_an_error_of_the_start_before_is_forgotten(phases):
+    reading = logs.Reading()
+    logs.read(reading, ["non-default args: 1", "Application startup complete", "ValueError: old"], phases("vllm"))
+    logs.read(reading, ["non-default args: 2"], phases("vllm"))
+    assert reading.error == ""

@@ -14,8 +14,8 @@ RELEASE = {
 WISHED = staged_id("aaaaaaaaaaaa", UNIT)
 PATH = "/etc/systemd/system/ironserve-main.service"
 RUNNING = {"MainPID": "42", "ActiveState": "active", "UnitFileState": "enabled"}
-SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False)
-FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False)
+SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True)
+FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False)
 
 
 def plan(state=SETTLED, wish="active", release=RELEASE, unit=UNIT, **changes):
@@ -72,6 +72,16 @@ def test_a_start_that_never_passed_the_gate_is_not_settled_and_not_restarted():
     result = plan(good=None).result()
     assert result["reasons"] == ["the active release has not passed the gate"]
     assert (result["changed"], result["restart"], result["running"]) == (False, False, True)
+
+
+def test_a_gate_that_never_let_go_is_not_settled():
+    assert plan(gated=True).result()["reasons"] == ["the active release has not passed the gate"]
+
+
+def test_a_process_of_an_older_release_is_not_settled_and_restarts():
+    result = plan(current=False).result()
+    assert result["reasons"] == ["an older release still runs"]
+    assert (result["changed"], result["restart"]) == (False, True)
 
 
 @pytest.mark.parametrize("state", ["failed", "inactive"])

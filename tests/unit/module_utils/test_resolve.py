@@ -6,6 +6,7 @@ import pytest
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source
 from ansible.module_utils.ironserve.resolve import argv, probe_address, resolve
+from ansible.module_utils.ironserve.site import numbers_as_such
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,13 +50,13 @@ def test_a_child_merges_flags_and_replaces_the_rest():
     child = {"description": "a child", "extends": "base", "flags": {"dtype": "float16", "max-num-seqs": 4}}
     release, problems = run({"base": BASE, "p": child})
     assert problems == []
-    assert release["flags"] == {"dtype": "float16", "enforce-eager": True, "max-num-seqs": 4}
+    assert release["flags"] == {"dtype": "float16", "enforce-eager": True, "max-num-seqs": "4"}
     assert release["engine"] == "vllm"
 
 
 def test_size_of_the_group():
     assert flags({"p": {**BASE, "flags": {"tensor-parallel-size": "${tensor_parallel}"}}}) == {
-        "tensor-parallel-size": 8
+        "tensor-parallel-size": "8"
     }
 
 
@@ -183,16 +184,61 @@ def test_unknown_service():
     assert run({"p": BASE}, service="second")[1] == ['host h1: service: unknown service "second"; known: main']
 
 
-def test_false_flags_are_left_out_and_values_are_words_of_their_own():
-    assert argv({"b": False, "a": True, "c": "x y", "d": 0, "e": ""}, ("d",)) == [
-        "--d",
-        "0",
-        "--a",
-        "--c",
-        "x y",
-        "--e",
-        "",
-    ]
+def test_values_are_words_of_their_own_in_a_fixed_order():
+    assert argv({"a": True, "c": "x y", "d": "0", "e": ""}, ("d",)) == ["--d", "0", "--a", "--c", "x y", "--e", ""]
+
+
+def test_another_spelling_is_the_same_release():
+    one, _ = run({"p": {**BASE, "flags": {"max-model-len": 4096, "off": False}}})
+    two, _ = run({"p": {**BASE, "flags": {"max-model-len": "4096"}}})
+    assert one["release_id"] == two["release_id"]
+    assert one["flags"] == two["flags"] == {"max-model-len": "4096"}
+
+
+@pytest.mark.parametrize(
+    "part", [{"flags": {"x": "${tensor_parallel}0"}}, {"env": {"X": "${nope}"}}, {"flags": {"x": "a${b"}}]
+)
+def test_a_reference_that_would_stand_there_as_text_is_refused(part):
+    _, problems = run({"p": {**BASE, **part}})
+    assert "a size is a whole value of a flag" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "part", [{"env": {"HF_TOKEN": "hf_x"}}, {"env": {"VLLM_API_KEY": "k"}}, {"flags": {"api-key": "k"}}]
+)
+def test_case_43_a_secret_is_refused_and_not_repeated(part):
+    _, problems = run({"p": {**BASE, **part}})
+    assert "looks like a secret" in problems[0]
+    assert "hf_x" not in problems[0]
+
+
+def test_a_name_that_only_begins_like_a_secret_is_none():
+    assert (
+        run({"p": {**BASE, "env": {"TOKENIZERS_PARALLELISM": "false"}, "flags": {"tokenizer-mode": "auto"}}})[1] == []
+    )
+
+
+def test_a_broken_profile_matters_only_where_it_is_used():
+    problems = Problems()
+    sources = {"p": Source("profiles/p.yml", BASE), "half": Source("profiles/half.yml", None, "line 3: x")}
+    assert resolve("h1", "main", "p", SITE, sources, {"vllm": LOCK}, problems)
+    assert problems.found == []
+    assert resolve("h1", "main", "half", SITE, sources, {"vllm": LOCK}, problems) is None
+    assert problems.found == ["profiles/half.yml: is not readable as YAML: line 3: x"]
+
+
+def test_wrong_values_come_with_the_wrong_keys_in_one_list():
+    profile = {**BASE, "flg": 1, "nccl_set": "fast", "flags": {"tp": "${nope}"}, "env": {"A": "${b}"}}
+    told = run({"p": profile})[1]
+    assert [problem.split(":")[1].strip() for problem in told] == ["flg", "flags.tp", "nccl_set", "env.A"]
+
+
+def test_whole_numbers_may_come_as_text_from_the_command_line():
+    assert numbers_as_such({"ironserve_port": "8001"}) == {"ironserve_port": 8001}
+    assert numbers_as_such({"ironserve_port": "eight", "ironserve_profile": "8"}) == {
+        "ironserve_port": "eight",
+        "ironserve_profile": "8",
+    }
 
 
 @pytest.mark.parametrize(

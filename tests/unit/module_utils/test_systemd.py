@@ -89,6 +89,7 @@ def test_verify_complains_only_about_our_unit():
         ("0", "0", None),
         ("1", "0", "exited with status 0"),
         ("1", "2", "exited with status 2"),
+        ("1", "203", "could not be started by systemd (203/EXEC, the program cannot be executed)"),
         ("2", "9", "was killed by SIGKILL"),
         ("3", "11", "was killed by SIGSEGV"),
         ("2", "63", "was killed by signal 63"),

@@ -1,0 +1,133 @@
+"""The probe against real HTTP servers on loopback: what it asks, what it leaves, that one is enough."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socket
+import threading
+import time
+
+import pytest
+from ansible.module_utils.ironserve import host, probe
+
+COMPLETION = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    """Answers from a table; counts what it was asked."""
+
+    answers: dict[str, tuple[int, dict]]
+    asked: list[str]
+
+    def reply(self) -> None:
+        self.asked.append(self.path)
+        status, body = self.answers.get(self.path, (404, {}))
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        self.reply()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.reply()
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
+    """Start a server with a table of answers; give the release that a probe of it needs."""
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    servers = []
+
+    def begin(**answers):
+        table = {
+            "/health": (200, {}),
+            "/v1/models": (200, {"data": [{"id": "tiny"}]}),
+            "/v1/completions": (200, COMPLETION),
+            **{path.replace("_", "/"): answer for path, answer in answers.items()},
+        }
+        handler = type("Handler", (Engine,), {"answers": table, "asked": []})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        release = {
+            "service": "main", "url": f"http://127.0.0.1:{server.server_port}", "health_path": "/health",
+            "model_name": "tiny", "startup_timeout_s": 2, "completion_timeout_s": 1,
+        }  # fmt: skip
+        return release, handler
+
+    yield begin
+    for server in servers:
+        server.shutdown()
+
+
+def outcome(release) -> dict:
+    probe.watch(release, os.getpid(), "i")
+    return probe.read("main", "i")
+
+
+def test_a_server_that_generates_is_ready(serve):
+    release, handler = serve()
+    found = outcome(release)
+    assert (found["outcome"], found["detail"]) == ("ready", "3 tokens")
+    assert found["at"] <= time.monotonic()
+    assert handler.asked == ["/health", "/v1/models", "/v1/completions"]
+
+
+def test_case_24_a_model_list_is_no_readiness(serve):
+    release, _ = serve(_health=(503, {}))
+    assert outcome(release)["outcome"] is None
+
+
+def test_case_28_health_500_is_a_dead_engine(serve):
+    release, _ = serve(_health=(500, {"error": "dead"}))
+    assert outcome(release)["outcome"] == "engine_dead"
+
+
+def test_case_33_the_wrong_model_is_told(serve):
+    release, _ = serve(**{"_v1_models": (200, {"data": [{"id": "old"}]})})
+    assert outcome(release)["outcome"] == "wrong_model"
+
+
+def test_case_26_a_health_answer_that_takes_over_a_second_counts(serve, monkeypatch):
+    release, handler = serve()
+    answer = handler.reply
+    monkeypatch.setattr(handler, "reply", lambda self: (time.sleep(1.05), answer(self)))
+    release |= {"startup_timeout_s": 20, "completion_timeout_s": 10}
+    assert outcome(release)["outcome"] == "ready"
+
+
+def test_there_is_a_result_before_the_first_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        release = {"service": "main", "url": url, "health_path": "/health", "model_name": "tiny"}
+        release |= {"startup_timeout_s": 30, "completion_timeout_s": 1}
+        watching = threading.Thread(target=probe.watch, args=(release, os.getpid(), "i"), daemon=True)
+        watching.start()
+        silent.accept()
+        assert probe.running(probe.read("main", "i"))
+
+
+@pytest.mark.parametrize("words", [b"not http at all\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
+def test_an_answer_that_breaks_off_is_no_answer(words):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(words)
+
+        threading.Thread(target=answer, daemon=True).start()
+        got = host.get(f"http://127.0.0.1:{server.getsockname()[1]}/health", 5)
+    assert got.status == 0
+    assert got.text
