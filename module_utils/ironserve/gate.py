@@ -80,6 +80,8 @@ class Gate:
         watched_s = self.clock() - self.began
         counted_s = watched_s if self.show.get("Job") else min(self.elapsed_s(), watched_s)
         self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
+        if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
+            logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
             self.timings["ready"] = round(found.get("at", self.clock()) - self._started_at(), 2)
         return self.verdict

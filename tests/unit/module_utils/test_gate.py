@@ -145,6 +145,15 @@ def test_a_process_that_is_about_to_be_stopped_is_not_asked(world):
     assert gate(here).look().verdict == "waiting"
 
 
+def test_last_words_without_a_newline_are_told(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("args\nValueError: no newline after this")()
+    here.unit.update(MainPID="0", ActiveState="failed", ExecMainCode="1", ExecMainStatus="1")
+    watched = gate(here)
+    assert watched.look().verdict == "failed"
+    assert "The engine's own error: ValueError: no newline after this" in watched.message()
+
+
 def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):
     log = tmp_path / "main.log"
     log.write_text("old line\n")
