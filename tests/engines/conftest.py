@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from build_standin import build
-from standin_server import Running, Start, free_port
+from standin_server import PATIENCE_S, Running, Start, free_port
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +70,8 @@ def start(site: Path, tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for server in started:
-        # The group is the server's own; a child that outlived the server is in it as well.
-        for pid in server.family().values():
-            os.kill(pid, signal.SIGKILL)
-        server.process.wait()
+        # The group is the server's own; a child that outlived the server is in it as well. Not pid by pid: a child that
+        # was just forked has its parent's command line, and one that is forked meanwhile is in no list.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait(PATIENCE_S)
