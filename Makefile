@@ -62,7 +62,7 @@ molecule: setup packages  ## every role and the whole deploy, on test hosts
 	tools/molecule.sh engine_environment serve deploy real_vllm
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
-	.venv-other/bin/ansible --version | head -n 1
+	.venv-other/bin/ansible --version | sed -n 1p
 	.venv-other/bin/pytest tests/unit
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy

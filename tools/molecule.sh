@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -t 1 ] || export NO_COLOR=1 ANSIBLE_NOCOLOR=1
 for scenario in "$@"; do
-    echo "== molecule test -s $scenario ($(ansible --version | head -n 1))"
+    echo "== molecule test -s $scenario ($(ansible --version | sed -n 1p))"
     tests/lab/lab --name "molecule-${scenario//_/-}" down
     molecule reset --scenario-name "$scenario" >/dev/null 2>&1 || true
     molecule test --scenario-name "$scenario" --destroy always
