@@ -190,6 +190,8 @@ def main() -> None:
             answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
+    for notice in answer.pop("notices", []):
+        module.warn(notice)
     if answer.get("failed"):
         module.fail_json(**answer)
     module.exit_json(**answer)

@@ -23,7 +23,7 @@ ansible-playbook -i "$inventory" deploy.yml
 
 step "4/4 A completion, asked on the host"
 request='{"model": "tiny", "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}'
-echo "curl http://127.0.0.1:8000/v1/completions -d '$request'"
+echo "tests/lab/lab --name demo exec h1 curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' -d '$request'"
 "${lab[@]}" exec h1 curl --silent --show-error --fail --max-time 60 http://127.0.0.1:8000/v1/completions \
     -H 'Content-Type: application/json' -d "$request"
 printf '\n(random weights: no sense is to be expected, only tokens)\n\n'
@@ -31,10 +31,12 @@ ansible-playbook -i "$inventory" playbooks/status.yml
 
 cat <<EOF
 The demo took $((SECONDS - began)) s. Look at it, change it, remove it:
+  . .venv/bin/activate
+  ansible-playbook -i $inventory playbooks/status.yml
   tests/lab/lab --name demo exec h1 systemctl status ironserve-main
   tests/lab/lab --name demo exec h1 tail -f /var/log/ironserve/main.log
   ansible-playbook -i $inventory deploy.yml --check --diff
   ansible-playbook -i $inventory playbooks/stop.yml
+  ansible-playbook -i $inventory deploy.yml
   make demo-down
-(the ansible commands need the environment: . .venv/bin/activate)
 EOF

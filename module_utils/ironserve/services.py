@@ -81,6 +81,9 @@ class Service:
         verdict = gate.watch(slice_s)
         done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()
         records = self._records()
+        # A restart begins with the end of what ran before; an engine that still loads may take its whole stop limit.
+        stopping = gate.show.get("ActiveState") == "deactivating"
+        phase = "stopping the server that ran before" if stopping else gate.reading.phase or "starting"
         answer: dict[str, Any] = {
             "changed": changed,
             "verdict": verdict.verdict,
@@ -91,14 +94,14 @@ class Service:
             "under_gate": gated,
             "slice": {
                 "done": done,
-                "phase": gate.reading.phase or "starting",
+                "phase": phase,
                 "progress": gate.reading.progress,
                 "expected_s": ledger.expected_s(records, release["release_id"]),
                 "cursor": {"changed": changed, "gate": gate.cursor()},
             },
         }
         if done and gated:
-            answer["warnings"] = self._record(release, verdict, gate.timings)
+            answer["notices"] = self._record(release, verdict, gate.timings)
         if verdict.verdict in ("failed", "timeout"):
             answer |= {"failed": True, "msg": gate.message(), "cause": verdict.reason, "evidence": gate.evidence()}
         return answer
