@@ -111,7 +111,7 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found += changes(state.release, release)
     if state.active not in (None, wished) and not found:
         found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)]
-    if state.unit != unit and render_id(state.unit or "") != render_id(unit) and not found:
+    if render_id(state.unit or "") != render_id(unit) and not found:
         found.append("the unit file is not the one that was activated")
     if state.active == wished and (state.good != wished or state.gated):
         found.append("the active release has not passed the gate")

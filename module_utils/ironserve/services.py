@@ -141,7 +141,8 @@ class Service:
         pid = int(show.get("MainPID") or 0)
         health = host.get(release["url"] + release["health_path"], OBSERVE_TIMEOUT_S).status if pid and release else 0
         proven = active == good and not self.releases.drop_in.exists() and self.releases.is_current(show)
-        last = next((item for item in reversed(self._records())), None)
+        records = self._records()
+        last = records[-1] if records else None
         status = status_word(show, active, proven, health, last)
         return {
             "changed": False,
@@ -185,15 +186,16 @@ class Service:
     def _stop(self) -> bool:
         """Tell systemd to stop the unit and to leave it off at boot; whether there was anything to do."""
         enabled = host.show(self.unit).get("UnitFileState") == "enabled"
-        gated, off = self.releases.drop_in.exists(), self._is_off()
-        if self.check or not (enabled or gated or not off):
-            return enabled or gated or not off
+        gated, on = self.releases.drop_in.exists(), not self._is_off()
+        needed = enabled or gated or on
+        if self.check or not needed:
+            return needed
         if enabled:
             host.systemctl("--quiet", "disable", self.unit)
         if gated:
             self.releases.drop_in.unlink(missing_ok=True)
             host.systemctl("daemon-reload")
-        if not off:
+        if on:
             host.systemctl("stop", "--no-block", self.unit)
         return True
 
