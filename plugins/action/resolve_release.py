@@ -32,9 +32,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-release:
-  description: The release; what its keys mean is said in C(module_utils/ironserve/resolve.py).
-  type: dict
+releases:
+  description: A release for each service that is meant. What its keys mean is said in C(module_utils/ironserve/resolve.py).
+  type: list
+  elements: dict
 """
 
 from pathlib import Path
@@ -122,7 +123,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
             )
-        return {**result, "changed": False, "release": release}
+        return {**result, "changed": False, "releases": [release]}
 
 
 def _texts(value: Any) -> list[str]:
