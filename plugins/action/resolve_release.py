@@ -33,7 +33,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 releases:
-  description: A release for each service that is meant. What its keys mean is said in C(module_utils/ironserve/resolve.py).
+  description: A release for each service that is meant. C(module_utils/ironserve/resolve.py) says what its keys mean.
   type: list
   elements: dict
 """
