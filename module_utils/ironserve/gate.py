@@ -26,6 +26,7 @@ class Gate:
     Args:
         release: the active release, as ``release.json`` has it.
         phases: the engine's log phases, see ``logs.py``.
+        is_current: whether the process that a unit's properties show was started from the active release.
         cursor: JSON-plain state that travels to the controller and back.
         clock: monotonic seconds, comparable between slices.
         sleep: waits that many seconds.
@@ -36,12 +37,14 @@ class Gate:
         release: Mapping[str, Any],
         phases: Sequence[Mapping[str, str]],
         cursor: Mapping[str, Any],
+        is_current: Callable[[Mapping[str, str]], bool],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
-        self.release, self.phases, self.clock, self.sleep = dict(release), phases, clock, sleep
+        self.release, self.phases, self.is_current = dict(release), phases, is_current
+        self.clock, self.sleep = clock, sleep
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
         self.log_cursor = logs.Cursor(**cursor.get("log", {}))
@@ -63,8 +66,17 @@ class Gate:
 
     def elapsed_s(self) -> float:
         """Seconds since systemd started the engine; 0 before it did."""
-        started_at = self._started_at()
-        return max(0.0, self.clock() - started_at) if started_at and not self.show.get("Job") else 0.0
+        return max(0.0, self.clock() - self._started_at()) if self._is_this_start() else 0.0
+
+    def _is_this_start(self) -> bool:
+        """Whether the unit shows the start that is watched.
+
+        An older process that is still being stopped is none of it; a start that ended is, unless another one is queued.
+        """
+        running = self.show.get("MainPID", "0") != "0"
+        if not self._started_at() or (running and self.show.get("ActiveState") == "deactivating"):
+            return False
+        return self.is_current(self.show) if running else not self.show.get("Job")
 
     def _started_at(self) -> float:
         return int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
@@ -78,8 +90,8 @@ class Gate:
         found = self._probe()
         # A server that is met long after its start gets the same time as one that starts now.
         watched_s = self.clock() - self.began
-        counted_s = watched_s if self.show.get("Job") else min(self.elapsed_s(), watched_s)
-        self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
+        counted_s = min(self.elapsed_s(), watched_s) if self._is_this_start() else watched_s
+        self.verdict = judge(self.show, found, counted_s, self.release)
         if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
             logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
@@ -118,14 +130,9 @@ class Gate:
         logs.read(self.reading, lines, self.phases, rest)
 
     def _probe(self) -> dict[str, Any]:
-        """What the probe found so far; starts one for this start of the engine where none is at work."""
-        pid, invocation = int(self.show.get("MainPID") or 0), self.show.get("InvocationID", "")
-        if not pid or not invocation or self.show.get("Job"):  # a process that is about to be stopped is not asked
-            return {}
-        found = probe.read(self.release["service"], invocation)
-        if not found.get("outcome") and not probe.running(found):
-            probe.detach(self.release, pid, invocation)
-        return found
+        """What the probe found of this start so far. A process that is being stopped does not count."""
+        running, invocation = self.show.get("MainPID", "0") != "0", self.show.get("InvocationID", "")
+        return probe.read(self.release["service"], invocation) if running and self._is_this_start() else {}
 
 
 def read_log(path: Path, cursor: logs.Cursor) -> tuple[str, logs.Cursor]:

@@ -32,11 +32,13 @@ PROFILE = Key(
             keys={"gpu_count": Key("int", "GPUs a host, at least", low=0, high=64)},
         ),
         "startup_timeout_s": Key("int", "seconds a start may take in all", low=1),
+        "stall_timeout_s": Key("int", "seconds a start may go without its log moving", low=1),
+        "watchdog_s": Key("int", "seconds a server may go without a token while requests wait", low=1),
         "completion_timeout_s": Key("int", "seconds the first completion may take", low=1),
     },
 )
 
-DEFAULTS = {"startup_timeout_s": 3600, "completion_timeout_s": 120}
+DEFAULTS = {"startup_timeout_s": 3600, "stall_timeout_s": 900, "watchdog_s": 600, "completion_timeout_s": 120}
 """Seconds. A trillion parameters from a network file system took over 40 minutes in public reports; the first
 completion of a cold engine may compile kernels."""
 

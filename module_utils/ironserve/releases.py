@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import host, systemd
+from . import host, runtime, systemd
 from .render import changed_directives, render_id, staged_id
 
 
@@ -28,6 +29,7 @@ class State:
         show: properties of the unit.
         gated: whether the gate still holds back restarts (its drop-in is there).
         current: whether the process that runs was started from the active release.
+        launcher: whether the host's launcher is the one of this version.
     """
 
     staged: bool
@@ -38,6 +40,7 @@ class State:
     show: Mapping[str, str]
     gated: bool
     current: bool
+    launcher: bool
 
     @property
     def running(self) -> bool:
@@ -53,6 +56,7 @@ class Plan:
     wished: str
     release: Mapping[str, Any]
     unit: str
+    launcher: bool = False
     stage: bool = False
     write: bool = False
     activate: bool = False
@@ -119,8 +123,12 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found.append(f"the unit is {state.show.get('ActiveState', 'not there')}")
     elif state.active == wished and not state.current:
         found.append("an older release still runs")
+    elif state.show.get("ActiveState") == "activating":
+        found.append("the server is still starting")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
+    if not state.launcher:
+        found.append(f"{runtime.PATH} is not there or of another version (no restart)")
     return found
 
 
@@ -133,6 +141,9 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
         if plan.prove:
             plan.actions.append(f"last-known-good {wished}, enabled at boot")
         return plan
+    plan.launcher = not state.launcher
+    if plan.launcher:
+        plan.actions.append(f"write {runtime.PATH}")
     plan.stage = not state.staged
     if plan.stage:
         plan.actions.append(f"stage {wished}")
@@ -182,6 +193,7 @@ class Releases:
             show=show,
             gated=self.drop_in.exists(),
             current=self.is_current(show),
+            launcher=runtime.is_current(),
         )
 
     def is_current(self, show: Mapping[str, str]) -> bool:
@@ -196,6 +208,9 @@ class Releases:
 
     def carry_out(self, plan: Plan) -> None:
         """Do what the plan says. A link moves last, so that an interrupted step is seen as one and done again."""
+        os.umask(0o022)  # the engine's user reads releases
+        if plan.launcher:
+            runtime.install()
         if plan.stage:
             self._stage(plan)
         if plan.write or plan.activate:

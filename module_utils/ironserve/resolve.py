@@ -90,6 +90,8 @@ def resolve(
         "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
         "health_path": engine.HEALTH_PATH,
         "startup_timeout_s": merged["startup_timeout_s"],
+        "stall_timeout_s": merged["stall_timeout_s"],
+        "watchdog_s": merged["watchdog_s"],
         "completion_timeout_s": merged["completion_timeout_s"],
     }
 

@@ -11,7 +11,7 @@ PHASES = [
     {"name": "reading arguments", "match": "args"},
     {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
 ]
-RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60}
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900}
 
 
 class World:
@@ -19,7 +19,7 @@ class World:
 
     def __init__(self, folder, started_at=0.0, now=0.0) -> None:
         self.log, self.now = folder / "main.log", now
-        self.started_at, self.events, self.found = started_at, [], {}
+        self.started_at, self.events, self.found, self.current = started_at, [], {}, True
         self.unit = {"ActiveState": "active", "MainPID": "42", "InvocationID": "i", "Result": "success"}
         self.log.write_text("")
 
@@ -49,14 +49,13 @@ def world(tmp_path, monkeypatch):
         monkeypatch.setattr(gate_module.host, "LOGS", tmp_path)
         monkeypatch.setattr(gate_module.host, "show", world.show)
         monkeypatch.setattr(probe, "read", lambda service, invocation: world.found)
-        monkeypatch.setattr(probe, "running", lambda result: True)
         return world
 
     return make
 
 
 def gate(world: World, cursor=None) -> Gate:
-    return Gate(RELEASE, PHASES, cursor or {}, clock=world.clock, sleep=world.sleep)
+    return Gate(RELEASE, PHASES, cursor or {}, lambda show: world.current, clock=world.clock, sleep=world.sleep)
 
 
 def test_a_slice_ends_at_15_seconds_when_nothing_changes(world):
@@ -140,9 +139,21 @@ def test_the_time_of_ready_is_when_the_probe_saw_it(world):
 
 def test_a_process_that_is_about_to_be_stopped_is_not_asked(world):
     here = world(started_at=1.0, now=500.0)
-    here.unit["Job"] = "7"
     here.found.update(outcome="ready", at=41.5)
+    here.unit["ActiveState"] = "deactivating"
     assert gate(here).look().verdict == "waiting"
+    here.unit["ActiveState"], here.current = "active", False
+    watched = gate(here)
+    assert watched.look().verdict == "waiting"
+    assert watched.elapsed_s() == 0.0
+
+
+def test_a_start_counts_its_time_while_systemd_still_waits_for_it(world):
+    here = world(started_at=1.0, now=31.0)
+    here.unit.update(ActiveState="activating", Job="7")
+    watched = gate(here)
+    assert watched.look().verdict == "waiting"
+    assert watched.elapsed_s() == 30.0
 
 
 def test_last_words_without_a_newline_are_told(world):
