@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from . import host, logs, probe
 from .judge import Verdict, judge, message
+from .secrets import redact
 from .slices import SLICE_S
 from .systemd import unit_name
 
@@ -27,6 +28,7 @@ class Gate:
         release: the active release, as ``release.json`` has it.
         phases: the engine's log phases, see ``logs.py``.
         is_current: whether the process that a unit's properties show was started from the active release.
+        secrets: what nobody may read in a report.
         cursor: JSON-plain state that travels to the controller and back.
         clock: monotonic seconds, comparable between slices.
         sleep: waits that many seconds.
@@ -38,13 +40,14 @@ class Gate:
         phases: Sequence[Mapping[str, str]],
         cursor: Mapping[str, Any],
         is_current: Callable[[Mapping[str, str]], bool],
+        secrets: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
         self.release, self.phases, self.is_current = dict(release), phases, is_current
-        self.clock, self.sleep = clock, sleep
+        self.secrets, self.clock, self.sleep = secrets, clock, sleep
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
         self.log_cursor = logs.Cursor(**cursor.get("log", {}))
@@ -126,13 +129,17 @@ class Gate:
     def _read_log(self) -> None:
         chunk, self.log_cursor = read_log(self.log, self.log_cursor)
         lines, rest = logs.split(self.log_cursor.partial, chunk)
+        lines, rest = [redact(line, self.secrets) for line in lines], redact(rest, self.secrets)
         self.log_cursor = logs.Cursor(self.log_cursor.inode, self.log_cursor.offset, rest[-logs.LINE_LIMIT :])
         logs.read(self.reading, lines, self.phases, rest)
 
     def _probe(self) -> dict[str, Any]:
         """What the probe found of this start so far. A process that is being stopped does not count."""
         running, invocation = self.show.get("MainPID", "0") != "0", self.show.get("InvocationID", "")
-        return probe.read(self.release["service"], invocation) if running and self._is_this_start() else {}
+        if not running or not self._is_this_start():
+            return {}
+        found = probe.read(self.release["service"], invocation)
+        return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 
 def read_log(path: Path, cursor: logs.Cursor) -> tuple[str, logs.Cursor]:

@@ -107,6 +107,14 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def read_bytes(path: Path) -> bytes | None:
+    """A file's bytes, or None when there is no such file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Write a file as a whole or not at all: beside it first, then renamed."""
     write_bytes(path, text.encode(), mode, group)

@@ -44,10 +44,7 @@ def content(interpreter: str = sys.executable) -> bytes:
 
 def is_current() -> bool:
     """Whether the host has the launcher of this version."""
-    try:
-        return PATH.read_bytes() == content()
-    except FileNotFoundError:
-        return False
+    return host.read_bytes(PATH) == content()
 
 
 def install() -> None:

@@ -24,6 +24,7 @@ class Key:
         keys: what a mapping may hold; without it the names are free and the values are what ``values`` says.
         values: what each value of a mapping with free names, or each item of a list, must be.
         absolute: the text is an absolute path.
+        secret: the value is never said.
     """
 
     type: str
@@ -35,6 +36,7 @@ class Key:
     keys: Mapping[str, Key] = field(default_factory=dict)
     values: Key | None = None
     absolute: bool = False
+    secret: bool = False
 
 
 EXPECTED = {
@@ -61,7 +63,8 @@ def _has_type(value: Any, wanted: str) -> bool:
 def check(value: Any, key: Key, where: str, name: str, problems: Problems) -> None:
     """Add to ``problems`` everything in which ``value`` (found at ``name`` in ``where``) differs from ``key``."""
     if not _has_type(value, key.type):
-        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {kind_of(value)}")
+        got = "something else, which is not shown" if key.secret else kind_of(value)
+        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {got}")
         return
     if key.choices and value not in key.choices:
         problems.add(

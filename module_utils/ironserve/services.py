@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, probe, systemd
+from . import host, ledger, probe, secrets, systemd
 from .gate import Gate
 from .judge import Verdict
 from .releases import Releases
@@ -51,11 +51,12 @@ def status_word(
 class Service:
     """One service of the host. With ``check`` every call returns what it would do, and does nothing."""
 
-    def __init__(self, name: str, check: bool) -> None:
+    def __init__(self, name: str, check: bool, values: secrets.Values | None = None) -> None:
         self.name, self.check = name, check
         self.unit = systemd.unit_name(name)
         self.releases = Releases(name)
         self.ledger = self.releases.folder / "ledger.jsonl"
+        self.secrets = secrets.texts(values)
 
     def started(self, phases: Phases, expected: str, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
@@ -77,7 +78,9 @@ class Service:
         if not cursor:
             changed = self._start_or_attach()
         release = self.releases.active_release()
-        gate = Gate(release, phases.get(release["engine"], ()), cursor.get("gate", {}), self.releases.is_current)
+        gate = Gate(
+            release, phases.get(release["engine"], ()), cursor.get("gate", {}), self.releases.is_current, self.secrets
+        )
         verdict = gate.watch(slice_s)
         done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()
         records = self._records()

@@ -21,6 +21,8 @@ WORK_METRICS: dict[str, tuple[str, ...]] = {}
 API_KEY_VARIABLE = "IRONSERVE_API_KEY"
 """SGLang reads its key from no variable; this one is for the readiness helper and does not reach the engine."""
 
+READS_API_KEY_VARIABLE = False
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is a flag here."""

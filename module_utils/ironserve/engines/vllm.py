@@ -22,6 +22,8 @@ WORK_METRICS: dict[str, tuple[str, ...]] = {"requests": ("vllm:num_requests_runn
 API_KEY_VARIABLE = "VLLM_API_KEY"
 """The variable from which the server reads its API key."""
 
+READS_API_KEY_VARIABLE = True
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is its one positional argument."""

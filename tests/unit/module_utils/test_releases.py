@@ -15,8 +15,8 @@ WISHED = staged_id("aaaaaaaaaaaa", UNIT)
 LAUNCHER = "/opt/ironserve/runtime/launch"
 PATH = "/etc/systemd/system/ironserve-main.service"
 RUNNING = {"MainPID": "42", "ActiveState": "active", "UnitFileState": "enabled"}
-SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True, True)
-FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False, False)
+SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True, True, True)
+FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False, False, True)
 
 
 def plan(state=SETTLED, wish="active", release=RELEASE, unit=UNIT, **changes):
