@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from . import host, logs, probe
+from . import host, logs, probe, readback
 from .judge import Verdict, judge, message
 from .secrets import redact
 from .slices import SLICE_S
@@ -95,6 +95,8 @@ class Gate:
         watched_s = self.clock() - self.began
         counted_s = min(self.elapsed_s(), watched_s) if self._is_this_start() else watched_s
         self.verdict = judge(self.show, found, counted_s, self.release)
+        if self.verdict.verdict == "ready" and (unlike := self._read_back()):
+            self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
         if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
             logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
@@ -125,6 +127,13 @@ class Gate:
             "log_tail": self.reading.tail,
             "error_line": self.reading.error,
         }
+
+    def _read_back(self) -> list[str]:
+        """In what the process that serves differs from the release. An override of the unit, say, is no proof of it."""
+        process = Path("/proc") / self.show.get("MainPID", "0")
+        cmdline, environ, limits = (host.read_text(process / name) or "" for name in ("cmdline", "environ", "limits"))
+        env = {**self.release["env"], **self.release.get("host_env", {})}
+        return readback.differences(self.release["argv"], env, cmdline, environ, limits)
 
     def _read_log(self) -> None:
         chunk, self.log_cursor = read_log(self.log, self.log_cursor)

@@ -11,7 +11,7 @@ PHASES = [
     {"name": "reading arguments", "match": "args"},
     {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
 ]
-RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900}
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "argv": [], "env": {}}
 
 
 class World:
@@ -20,6 +20,7 @@ class World:
     def __init__(self, folder, started_at=0.0, now=0.0) -> None:
         self.log, self.now = folder / "main.log", now
         self.started_at, self.events, self.found, self.current = started_at, [], {}, True
+        self.unlike = []
         self.unit = {"ActiveState": "active", "MainPID": "42", "InvocationID": "i", "Result": "success"}
         self.log.write_text("")
 
@@ -49,6 +50,7 @@ def world(tmp_path, monkeypatch):
         monkeypatch.setattr(gate_module.host, "LOGS", tmp_path)
         monkeypatch.setattr(gate_module.host, "show", world.show)
         monkeypatch.setattr(probe, "read", lambda service, invocation: world.found)
+        monkeypatch.setattr(gate_module.readback, "differences", lambda *_: world.unlike)
         return world
 
     return make
@@ -154,6 +156,23 @@ def test_a_start_counts_its_time_while_systemd_still_waits_for_it(world):
     watched = gate(here)
     assert watched.look().verdict == "waiting"
     assert watched.elapsed_s() == 30.0
+
+
+def test_case_40_a_server_that_is_not_what_was_asked_for_is_not_ready(world):
+    here = world(started_at=1.0, now=5.0)
+    here.found.update(outcome="ready")
+    here.unlike = ["max open files: 1024 (hard 1024), and the unit asks for 65535"]
+    assert gate(here).look() == ("failed", f"it serves, but it is not what was asked for: {here.unlike[0]}")
+
+
+def test_a_secret_in_the_log_or_a_finding_reaches_no_report(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("api_key='sk-TESTTOKEN'\nValueError: sk-TESTTOKEN is bad")()
+    here.found.update(outcome="error", detail="you sent sk-TESTTOKEN")
+    watched = Gate(RELEASE, PHASES, {}, lambda show: True, ["sk-TESTTOKEN"], clock=here.clock, sleep=here.sleep)
+    assert watched.look() == ("failed", "you sent ********")
+    assert "sk-TEST" not in watched.message() + str(watched.evidence()) + str(watched.cursor())
+    assert "api_key='********'" in watched.message()
 
 
 def test_last_words_without_a_newline_are_told(world):
