@@ -133,7 +133,7 @@ class Gate:
         process = Path("/proc") / self.show.get("MainPID", "0")
         cmdline, environ, limits = (host.read_text(process / name) or "" for name in ("cmdline", "environ", "limits"))
         env = {**self.release["env"], **self.release.get("host_env", {})}
-        return readback.differences(self.release["argv"], env, cmdline, environ, limits)
+        return readback.differences(self.release, env, cmdline, environ, limits)
 
     def _read_log(self) -> None:
         chunk, self.log_cursor = read_log(self.log, self.log_cursor)

@@ -21,6 +21,10 @@ from .site import check_site
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+LIMITS = {"nofile": 65535, "memlock": "infinity"}
+"""RDMA registers more locked memory than any usual default allows; a thousand files are fewer than a busy server has
+connections."""
+
 ENGINES_ROOT = "/opt/ironserve/engines"
 
 
@@ -93,6 +97,7 @@ def resolve(
         "url": f"http://{probe_address(address)}:{port}",
         "model_name": model["served_name"] or model["path"],
         "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
+        "limits": {**LIMITS, **(site.get("ironserve_limits") or {})},
         "secrets": secrets.names(placed),
         "env_file": secrets.env_path(service) if placed["env"] else "",
         "health_path": engine.HEALTH_PATH,

@@ -71,7 +71,10 @@ def config_path(service: str) -> str:
 def files(service: str, values: Values | None) -> dict[str, str]:
     """Text of each file of a service's secrets by path; empty where there must be no file."""
     env = "".join(f"{name}={_quoted(text)}\n" for name, text in sorted((values or {}).get("env", {}).items()))
-    flags = "".join(f"{name}: {json.dumps(text)}\n" for name, text in sorted((values or {}).get("flags", {}).items()))
+    flags = "".join(
+        f"{name}: {json.dumps(text, ensure_ascii=False)}\n"
+        for name, text in sorted((values or {}).get("flags", {}).items())
+    )
     return {env_path(service): env, config_path(service): flags}
 
 

@@ -11,7 +11,7 @@ PHASES = [
     {"name": "reading arguments", "match": "args"},
     {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
 ]
-RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "argv": [], "env": {}}
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "env": {}}
 
 
 class World:

@@ -14,7 +14,7 @@ Max open files            {nofile}                {nofile_hard}                f
 Max locked memory         {memlock}            {memlock}            bytes     
 """  # noqa: W291  as the kernel writes it
 GOOD = LIMITS.format(nofile=65535, nofile_hard=65535, memlock="unlimited")
-ARGV = ["/e/bin/vllm", "serve", "/m", "--x", ""]
+ASKED = {"argv": ["/e/bin/vllm", "serve", "/m", "--x", ""], "limits": {"nofile": 65535, "memlock": "infinity"}}
 CMDLINE = "/e/bin/python\0/e/bin/vllm\0serve\0/m\0--x\0\0"
 
 
@@ -24,11 +24,11 @@ def test_the_kernels_own_table_is_understood():
 
 
 def test_a_process_that_is_what_was_asked_for_has_no_differences():
-    assert differences(ARGV, {"A": "1=2"}, CMDLINE, "B=2\0A=1=2\0", GOOD) == []
+    assert differences(ASKED, {"A": "1=2"}, CMDLINE, "B=2\0A=1=2\0", GOOD) == []
 
 
 def test_what_cannot_be_read_is_not_judged():
-    assert differences(ARGV, {"A": "1"}, "", "\0\0\0", "") == []
+    assert differences(ASKED, {"A": "1"}, "", "\0\0\0", "") == []
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_what_cannot_be_read_is_not_judged():
     ],
 )
 def test_case_40_a_lower_limit_is_told(text, told):
-    assert [line for line in differences([], {}, "", "", text) if told in line]
+    assert [line for line in differences(ASKED, {}, "", "", text) if told in line]
 
 
 def test_a_changed_command_line_or_variable_is_told():
-    found = differences(ARGV, {"A": "1", "C": "3"}, CMDLINE.replace("/m", "/other"), "A=2\0", GOOD)
+    found = differences(ASKED, {"A": "1", "C": "3"}, CMDLINE.replace("/m", "/other"), "A=2\0", GOOD)
     assert found == [
         "its command line is not the release's: /e/bin/python /e/bin/vllm serve /other --x ",
         "variable A is '2', and the release has '1'",
