@@ -42,11 +42,15 @@ DEFAULTS = {"startup_timeout_s": 3600, "stall_timeout_s": 900, "watchdog_s": 600
 """Seconds. A trillion parameters from a network file system took over 40 minutes in public reports; the first
 completion of a cold engine may compile kernels."""
 
-SECRET = re.compile(r"(^|[_-])(token|api[_-]key|key|secret|password)([_-]|$)", re.IGNORECASE)
-"""Names of flags and variables whose values are nobody's business. A unit and its argv can be read by every user of the
-host, so there is no place for them yet."""
+SECRET = re.compile(
+    r"(^|[_-])((auth|access|hf|hub)[_-]token|api[_-]key|secret|password|passphrase)([_-]|$)|[_-]token$", re.I
+)
+"""Names of flags and variables whose values are nobody's business: a unit and its argv can be read by every user."""
 
-NO_PLACE_FOR_IT = "looks like a secret, and every user of a host can read its units: secrets are not supported yet"
+NO_PLACE_FOR_IT = (
+    "looks like a secret, and every user of a host can read its units: put it into ironserve_api_key, "
+    "ironserve_secret_env or ironserve_secret_flags (docs/secrets.md)"
+)
 
 MERGED = ("env", "flags", "requires")
 """Keys that a child merges into its parent's; all others it replaces."""
