@@ -42,9 +42,7 @@ DEFAULTS = {"startup_timeout_s": 3600, "stall_timeout_s": 900, "watchdog_s": 600
 """Seconds. A trillion parameters from a network file system took over 40 minutes in public reports; the first
 completion of a cold engine may compile kernels."""
 
-SECRET = re.compile(
-    r"(^|[_-])((auth|access|hf|hub)[_-]token|api[_-]key|secret|password|passphrase)([_-]|$)|[_-]token$", re.I
-)
+SECRET = re.compile(r"(^|[_-])(api[_-]key|secret|password|passphrase)([_-]|$)|(^|[_-])(token|key)$", re.IGNORECASE)
 """Names of flags and variables whose values are nobody's business: a unit and its argv can be read by every user."""
 
 NO_PLACE_FOR_IT = (

@@ -13,9 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from deploys import BIN, ROOT, UNIT, Fleet, recap, rows, standin_hosts
 
 API_KEY, TOKEN = "sk-TEST", "hf_TESTTOKEN"
-EVERYWHERE = (
-    "/etc/systemd /run/systemd/system /run/ironserve /var/lib/ironserve /var/log/ironserve /opt/ironserve/runtime"
-)
+EVERYWHERE = "/etc/systemd /run/systemd/system /run/ironserve /var/lib/ironserve /var/log/ironserve"
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +56,9 @@ def assert_nowhere(fleet: Fleet, *outputs: str) -> None:
     """Neither secret is in what was printed or reported, nor on the host where anybody but the server may look."""
     reports = "".join(file.read_text() for file in (ROOT / ".ironserve").glob("*.json"))
     pid = fleet.main_pid("h1")
-    shown = fleet.shell(
-        "h1", f"systemctl show {UNIT}; systemctl cat {UNIT}; tr '\\0' ' ' < /proc/{pid}/cmdline; ps -eo args"
-    )
+    unit = f"systemctl show {UNIT}; systemctl cat {UNIT}"
+    shown = fleet.shell("h1", f"{unit}; tr '\\0' ' ' < /proc/{pid}/cmdline; ps -eo args")
+
     for secret in (API_KEY, TOKEN):
         for text in (*outputs, reports, shown):
             assert secret not in text
