@@ -1,0 +1,99 @@
+"""A deploy that is cut off anywhere is finished by the next one; a host that cannot be written to is told before."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from deploys import ROOT, UNIT, Fleet, recap, standin_hosts
+
+
+@pytest.fixture(scope="module")
+def hosts(make_lab):
+    """h1, which sees the stand-in's wheelhouse."""
+    return standin_hosts(make_lab("-cut"), 1)
+
+
+@pytest.fixture
+def fleet(hosts, tmp_path):
+    fleet = Fleet(hosts, tmp_path)
+    fleet.model("h1")
+    fleet.play()
+    return fleet
+
+
+def deploy_until(fleet: Fleet, profile: str, task: int) -> str:
+    """Start a deploy and kill the controller when it comes to its task number ``task``; the task's name."""
+    run = subprocess.Popen(
+        fleet.command("-e", f"profile={profile}"),
+        cwd=ROOT, env=fleet.environment(), stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    name, seen = "", 0
+    for line in run.stdout or ():
+        seen += line.startswith("TASK [")
+        if seen == task:
+            name = re.sub(r"^TASK \[(.*)\].*", r"\1", line.strip())
+            os.killpg(run.pid, signal.SIGKILL)
+            break
+    run.communicate()
+    return name
+
+
+def test_a_controller_that_is_killed_at_any_task_is_no_obstacle_to_the_next_run(fleet):
+    fleet.profile("whole", flags={"max-num-seqs": 100})
+    tasks = fleet.play("-e", "profile=whole").stdout.count("TASK [")
+    reached = []
+    for number in range(1, tasks + 1):
+        profile = f"cut{number}"
+        fleet.profile(profile, flags={"max-num-seqs": number})
+        before = fleet.written("h1")
+        name = deploy_until(fleet, profile, number)
+        reached.append(name)
+        if "Have the engine environments" not in reached:  # resolve and validate touch nothing
+            assert fleet.written("h1") == before, name
+            continue
+        output = fleet.play("-e", f"profile={profile}").stdout
+        assert fleet.flag("h1", "--max-num-seqs") == str(number), f"killed at {name}: {output}"
+        status = fleet.status("h1")
+        assert (status["status"], status["profile"]) == ("ready", profile), f"killed at {name}: {status}"
+        assert fleet.shell("h1", f"systemctl is-enabled {UNIT}") == "enabled"
+        assert "Restart=always" in fleet.shell("h1", f"systemctl show -p Restart {UNIT}")
+    assert reached[-1], "the last deploy was not cut off"
+    assert {"serve : Activate the release", "serve : Mark the release as proven"} <= set(reached)
+    assert recap(fleet.play("-e", f"profile=cut{tasks}").stdout, "h1")["changed"] == 0
+
+
+FOLDERS = ["/var/lib/ironserve", "/var/log/ironserve", "/etc/systemd/system", "/run/ironserve"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_touched(fleet, folder, how):
+    pid, completion = fleet.main_pid("h1"), fleet.complete("h1")
+    fleet.profile("other", flags={"max-num-seqs": 9})
+    # A copy of the folder in a small file system of its own, full to the last block or read-only.
+    mount = "mount -t tmpfs -o size=16m,mode=755 cover"
+    cover = f"cp -a {folder} /tmp/copy && {mount} {folder} && cp -a /tmp/copy/. {folder}"
+    spoil = {
+        "full": f"dd if=/dev/zero of={folder}/fill bs=64k 2>/dev/null; true",
+        "read-only": f"mount -o remount,ro {folder}",
+    }
+    fleet.shell("h1", f"rm -rf /tmp/copy; {cover}; {spoil[how]}")
+    result = fleet.play("-e", "profile=other", check=False)
+    fleet.shell("h1", f"umount {folder}")
+    output = result.stdout + result.stderr
+    assert result.returncode == 2, output
+    assert f"{folder}: " in output
+    assert {"full": "MiB free", "read-only": "is read-only"}[how] in output
+    assert "nothing was touched" in output
+    assert fleet.main_pid("h1") == pid
+    assert fleet.complete("h1")["model"] == completion["model"]
+    fleet.play("-e", "profile=other")
+    assert fleet.flag("h1", "--max-num-seqs") == "9"
