@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.ironserve import systemd
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,7 +74,10 @@ print(json.dumps(found))
 
 
 @given(CASES)
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+# Shrinking would start hundreds of units; a case that fails is short enough as it is.
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, phases=[Phase.generate]
+)
 def test_any_argv_and_environment_come_back_identical(hosts, cases):
     fleet = Fleet.__new__(Fleet)
     fleet.lab = hosts
@@ -98,7 +101,8 @@ def test_any_argv_and_environment_come_back_identical(hosts, cases):
     hosts.exec("h1", ["python3", "-c", setup], input=json.dumps(units))
     read = hosts.exec("h1", ["python3", "-c", READ_BACK.replace("COUNT", str(len(cases)))])
     for (argv, env), (start, environment, cmdline, environ) in zip(cases, json.loads(read.stdout), strict=True):
-        assert start[2:] == argv
+        # systemd puts variables in when it executes: until then $$ stands for $.
+        assert [word.replace("$$", "$") for word in start[2:]] == argv
         assert cmdline[3:] == argv
         wanted = {f"{name}={value}" for name, value in env.items()}
         assert set(environment) == wanted
