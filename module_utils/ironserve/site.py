@@ -14,7 +14,7 @@ SENTINEL = "ironserve_group_vars_loaded"
 """Set by group_vars/all: an inventory that does not see it was given with -i and without our group_vars."""
 
 VARIABLES: dict[str, Key] = {
-    SENTINEL: Key("flag", "set by group_vars/all; shows that the group_vars were loaded"),
+    SENTINEL: Key("bool", "set by group_vars/all; shows that the group_vars were loaded"),
     "ironserve_host_group": Key("str", "name of the host group: the kind of hardware that a host is", required=True),
     "ironserve_profile": Key("str", "profile of the host's service when a deploy names none"),
     "ironserve_profile_paths": Key(
@@ -42,7 +42,7 @@ VARIABLES: dict[str, Key] = {
         },
     ),
     "ironserve_sizes": Key(
-        "mapping", "sizes of the group that profiles name as ${name}", required=True, values=Key("scalar", "a size")
+        "mapping", "sizes of the group that profiles name as ${name}", required=True, values=Key("size", "a size")
     ),
     "ironserve_nccl_sets": Key(
         "mapping",

@@ -35,13 +35,16 @@ RETURN = r"""
 release:
   description: The release; what its keys mean is said in C(module_utils/ironserve/resolve.py).
   type: dict
+origins:
+  description: Where each flag, variable and time limit of the release comes from, as C(argv), C(env) and C(settings);
+    see C(module_utils/ironserve/explain.py).
+  type: dict
 """
 
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -49,9 +52,9 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import lock
+from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import Source, engine_of
+from ansible.module_utils.ironserve.profiles import Source, check_names, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
 from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, numbers_as_such
 
@@ -64,12 +67,18 @@ def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
             problems.add(str(folder), "", "no such folder (ironserve_profile_paths)")
         for file in sorted(folder.glob("*.yml")):
             shown = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
-            try:
-                source = Source(shown, yaml.safe_load(file.read_text()))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                source = Source(shown, None, str(error))
-            sources.setdefault(file.stem, source)
+            sources.setdefault(file.stem, read_profile(file, shown))
     return sources
+
+
+def read_profile(file: Path, shown: str) -> Source:
+    """One profile; what is wrong with it matters only to those who use it."""
+    found = Problems()
+    try:
+        data = yaml_text.read(file.read_text(encoding="utf-8"), shown, found)
+    except (OSError, UnicodeDecodeError) as error:
+        return Source(shown, None, str(error))
+    return Source(shown, data, found=tuple(found.found))
 
 
 def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str, Any]]:
@@ -117,12 +126,14 @@ class ActionModule(ActionBase):
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
-        release = resolve(host, str(self._task.args.get("service", "main")), profile, site, sources, locks, problems)
+        check_names(profile, sources, list(variables["groups"]), list(variables["groups"]["all"]), problems)
+        service, origins = str(self._task.args.get("service", "main")), dict[str, Any]()
+        release = resolve(host, service, profile, site, sources, locks, problems, origins)
         if problems or release is None:
             raise AnsibleActionFail(
                 problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
             )
-        return {**result, "changed": False, "release": release}
+        return {**result, "changed": False, "release": release, "origins": origins}
 
 
 def _texts(value: Any) -> list[str]:
