@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from .problems import Problems, did_you_mean
@@ -68,6 +68,16 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
         name: int(value) if name in whole and isinstance(value, str) and value.isdigit() else value
         for name, value in variables.items()
     }
+
+
+def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> str:
+    """What to say of a host that no group_vars describe: the one cause of all that is missing then."""
+    inside = [f'"{group}"{did_you_mean(group, known)}' for group in groups]
+    return (
+        f"host {host} is in no host group, so nothing says its hardware; its groups: {', '.join(inside) or 'none'}; "
+        f"host groups: {', '.join(sorted(known))}. A host group of your own is a group whose group_vars set "
+        "ironserve_host_group, as group_vars/blackwell/main.yml does"
+    )
 
 
 def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> None:

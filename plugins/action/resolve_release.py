@@ -56,7 +56,7 @@ from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source, check_names, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
-from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, numbers_as_such
+from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, no_host_group, numbers_as_such
 
 
 def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
@@ -122,6 +122,9 @@ class ActionModule(ActionBase):
             )
         named = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
         site = numbers_as_such(named)
+        if "ironserve_host_group" not in site:
+            known = {file.stem for file in (ROOT / "group_vars").iterdir()} - {"all"}
+            raise AnsibleActionFail(no_host_group(host, variables["group_names"], known))
         profile = str(self._task.args.get("profile") or site.get("ironserve_profile", ""))
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
