@@ -171,22 +171,33 @@ def merge(
     return Merged(values, {path: origin for path, (_, origin) in settings.items()})
 
 
-def check_names(
-    name: str, sources: Mapping[str, Source], groups: Collection[str], hosts: Collection[str], problems: Problems
-) -> None:
-    """Note parts for a host group or host that is nowhere known and nearly has the name of one that is.
+@dataclass(frozen=True)
+class Inventory:
+    """Names that a profile may speak of: all groups and hosts, and what the host at hand belongs to."""
+
+    groups: Collection[str]
+    hosts: Collection[str]
+    host_group: str
+    member_of: Collection[str]
+
+
+def check_names(name: str, sources: Mapping[str, Source], inventory: Inventory, problems: Problems) -> None:
+    """Note parts for a group or host that would be passed over although somebody expects otherwise.
 
     A profile may speak of groups and hosts of another inventory, so a name that is merely unknown is no mistake; nor is
-    one that differs from a known name in its digits only, as machines of a row do.
+    one that differs from a known name in its digits only, as machines of a row do. One that is nearly a known name is,
+    and so is a group that the host is in and that is not its host group.
     """
     chain = _chain(name, sources, Problems()) or []
     for part in (part for profile in chain for part in _parts(sources[profile])):
         kind, _, rest = part.prefix.partition(".")
-        known, said = (groups if kind == "for_group" else hosts), rest[:-1]
-        alike = [other for other in known if _without_digits(other) != _without_digits(said)]
-        meant = did_you_mean(said, alike)
+        known, said = (inventory.groups if kind == "for_group" else inventory.hosts), rest[:-1]
+        meant = did_you_mean(said, [other for other in known if _without_digits(other) != _without_digits(said)])
         if kind and said not in known and meant:
             text = f"nothing of this name is in the inventory{meant}; if it is right, name it there"
+            problems.add(part.file, f"{kind}.{said}", text)
+        if kind == "for_group" and said != inventory.host_group and said in ("all", *inventory.member_of):
+            text = f"is a group, and no host group: for_group goes by ironserve_host_group, here {inventory.host_group}"
             problems.add(part.file, f"{kind}.{said}", text)
 
 

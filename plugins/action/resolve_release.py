@@ -54,7 +54,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import Source, check_names, engine_of
+from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
 from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, no_host_group, numbers_as_such
 
@@ -129,7 +129,8 @@ class ActionModule(ActionBase):
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
-        check_names(profile, sources, list(variables["groups"]), list(variables["groups"]["all"]), problems)
+        groups, own = variables["groups"], str(site["ironserve_host_group"])
+        check_names(profile, sources, Inventory(groups, groups["all"], own, variables["group_names"]), problems)
         service, origins = str(self._task.args.get("service", "main")), dict[str, Any]()
         release = resolve(host, service, profile, site, sources, locks, problems, origins)
         if problems or release is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import PROFILE, SETTINGS, check_names
+from ansible.module_utils.ironserve.profiles import PROFILE, SETTINGS, Inventory, check_names
 
 PARTS = """
 flags: {x: own}
@@ -200,14 +200,20 @@ def test_a_dotted_flag_of_vllm_keeps_the_names_after_the_dot(resolved):
     [
         ("for_group: {blackwel: {}}", '(did you mean "blackwell"?)'),
         ("for_host: {gpu-aO1: {}}", '(did you mean "gpu-a01"?)'),
+        (
+            "for_group: {rack1: {}}",
+            "is a group, and no host group: for_group goes by ironserve_host_group, here blackwell",
+        ),
+        ("for_group: {all: {}}", "is a group, and no host group"),
         ("for_group: {blackwell: {}, mi300: {}}", ""),  # a group of another inventory
         ("for_host: {gpu-a01: {}, gpu-a77: {}, storage: {}}", ""),  # a machine of the same row, another machine
     ],
 )
-def test_a_group_or_host_that_is_nearly_one_of_the_inventory(resolved, part, said):
+def test_a_part_that_would_be_passed_over_unseen(resolved, part, said):
     problems = Problems()
     sources = resolved("extends: q", q=part).sources
-    check_names("p", sources, ["all", "blackwell", "hopper"], ["gpu-a01", "gpu-a02"], problems)
+    groups, hosts = ["all", "blackwell", "hopper", "rack1"], ["gpu-a01", "gpu-a02"]
+    check_names("p", sources, Inventory(groups, hosts, "blackwell", ["blackwell", "rack1"]), problems)
     assert len(problems.found) == bool(said)
     assert said in "".join(problems.found)
 
