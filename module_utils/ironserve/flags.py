@@ -28,6 +28,7 @@ MEANT_AS_JSON = re.compile(r"""[{\[]\s*\\*["']|\{\s*\w[\w-]*\s*:\s""")
 """How text begins that is Python's or a shell's idea of JSON: a quote in the first place, or a bare key. Other text may
 begin with a bracket and be none: a chat template, an IPv6 address."""
 
+NOT_WHOLE = '"{}": a size is a whole value of a flag, ${{name}} and nothing beside it'
 WRITE_IT_SO = "write it as a YAML mapping, or as JSON in single quotes"
 
 
@@ -67,9 +68,6 @@ def filled(value: Any, sizes: Mapping[str, Any], owner: str, where: str, complai
     else:
         return _from_json(sizes[reference[1]], where, complain)
     return value
-
-
-NOT_WHOLE = '"{}": a size is a whole value of a flag, ${{name}} and nothing beside it'
 
 
 def named_in(value: Any) -> Iterator[str]:
