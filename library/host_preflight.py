@@ -12,9 +12,10 @@ description:
   - Looks at port, model folder, systemd and privileges, and reports everything that is wrong in one failure.
   - Changes nothing. What holds the port is named and left alone.
 options:
-  release:
-    description: The release as the action C(resolve_release) returns it.
-    type: dict
+  releases:
+    description: The releases that the host is to take, as the action C(resolve_release) returns them.
+    type: list
+    elements: dict
     required: true
   user:
     description: User that the engine runs as.
@@ -39,7 +40,7 @@ author: Ironserve contributors
 EXAMPLES = r"""
 - name: Judge the host before anything on it is touched
   host_preflight:
-    release: "{{ resolved.release }}"
+    releases: "{{ resolved.releases }}"
     environment_problems: "{{ environment.problems }}"
 """
 
@@ -60,7 +61,7 @@ def main() -> None:
     """Check, and fail with all problems in one message."""
     module = AnsibleModule(
         argument_spec={
-            "release": {"type": "dict", "required": True},
+            "releases": {"type": "list", "elements": "dict", "required": True},
             "user": {"type": "str", "default": "ironserve"},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
@@ -69,10 +70,11 @@ def main() -> None:
     problems = Problems()
     for problem in module.params["environment_problems"]:
         problems.add("environment", "", problem)
-    check_host(module.params["release"], module.params["user"], problems)
+    releases = module.params["releases"]
+    check_host(releases, module.params["user"], problems)
     if problems:
-        release_id = module.params["release"]["release_id"]
-        headline = f"nothing was touched: this host cannot take release {release_id}"
+        named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)
+        headline = f"nothing was touched: this host cannot take release {named}"
         module.fail_json(msg=problems.report(headline), problems=problems.found)
     module.exit_json(changed=False, problems=[])
 

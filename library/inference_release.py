@@ -36,8 +36,15 @@ options:
     description: Text of the systemd unit.
     type: str
     required: true
+  secrets:
+    description:
+      - The service's secrets, C(env) for variables of the server and C(flags) for flags that it reads from a file, as
+        the filter C(ironserve_secrets) returns them. They are written to C(/etc/ironserve) with mode 0640.
+      - Neither they nor a plain hash of them is returned. A new value is another RV(render_id), and so a restart.
+    type: dict
+    default: {}
   group:
-    description: Group that may read the log of the service.
+    description: Group that may read the log and the secrets of the service.
     type: str
     default: ironserve
 attributes:
@@ -137,11 +144,12 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "active", "proven"], "default": "active"},
             "release": {"type": "dict", "required": True},
             "unit": {"type": "str", "required": True},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "group": {"type": "str", "default": "ironserve"},
         },
         supports_check_mode=True,
     )
-    releases = Releases(module.params["service"], module.params["group"])
+    releases = Releases(module.params["service"], module.params["group"], module.params["secrets"])
     try:
         plan = releases.plan(module.params["state"], module.params["release"], module.params["unit"])
         if not module.check_mode:

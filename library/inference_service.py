@@ -36,6 +36,10 @@ options:
     description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
     type: dict
     default: {}
+  secrets:
+    description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
+    type: dict
+    default: {}
   stop_timeout_s:
     description: Seconds that a stop may take. Longer than the unit's own limit, after which systemd kills.
     type: float
@@ -173,6 +177,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["started", "stopped", "observed"], "default": "started"},
             "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
+            "secrets": {"type": "dict", "default": {}, "no_log": True},
             "stop_timeout_s": {"type": "float", "default": 180},
             "slice_s": {"type": "float", "default": 0},
             "cursor": {"type": "dict", "default": {}},
@@ -180,7 +185,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     want = module.params
-    service = Service(want["service"], module.check_mode)
+    service = Service(want["service"], module.check_mode, want["secrets"])
     try:
         if want["state"] == "observed":
             answer = service.observed()

@@ -11,21 +11,23 @@ from .flags import argv_of, in_order, named_in
 from .profiles import DEFAULTS, Merged
 
 
-def explain(release: Mapping[str, Any], merged: Merged, engine: ModuleType) -> dict[str, Any]:
-    """The origins of a release.
+def explain(
+    release: Mapping[str, Any], merged: Merged, of_service: Mapping[str, Any], engine: ModuleType
+) -> dict[str, Any]:
+    """The origins of a release; ``of_service`` are the flags that the service sets.
 
     Returns ``argv``: ``words`` and ``origin`` for each flag in the order of the command, the program first, so that all
     words together are the release's argv. ``env`` and ``settings``: ``name``, ``value`` and ``origin``.
     """
     model, group = release["model"], release["host_group"]
-    served = engine.service_flags(model["path"], model["served_name"], release["address"], release["port"])
-    flags = {**release["flags"], **served}
+    flags = {**release["flags"], **of_service}
     program, said = engine.command(release["environment"], model["path"]), f"lock {release['lock']['name']}"
     positional = ", service: ironserve_model.path" if model["path"] in program else ""
     rows = [{"words": program, "origin": f"engine {release['engine']}, {said}{positional}"}]
     for name in in_order(flags, engine.FLAG_ORDER):
-        said = f"service: {engine.SERVICE_FLAGS[name]}" if name in served else _of_flag(name, merged, group)
-        rows.append({"words": argv_of(name, flags[name]), "origin": said})
+        variable = engine.SERVICE_FLAGS.get(name, "the file of its secrets")
+        origin = f"service: {variable}" if name in of_service else _of_flag(name, merged, group)
+        rows.append({"words": argv_of(name, flags[name]), "origin": origin})
     env = [
         {"name": name, "value": value, "origin": _of_variable(name, merged, group)}
         for name, value in sorted(release["env"].items())
@@ -56,6 +58,8 @@ def text(host: str, release: Mapping[str, Any], origins: Mapping[str, Any]) -> s
         *_columns([(f"{row['name']}={shlex.quote(row['value'])}", row["origin"]) for row in origins["env"]]),
         *([""] if origins["env"] else []),
         *_columns([(f"{row['name']}: {row['value']}", row["origin"]) for row in origins["settings"]]),
+        *([""] if release["secrets"] else []),
+        *_columns([(name, "secret: never shown, and to be added to the command below") for name in release["secrets"]]),
         "",
         "To copy:",
         command_line(release),

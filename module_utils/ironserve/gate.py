@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from . import host, logs, probe
+from . import host, logs, probe, readback
 from .judge import Verdict, judge, message
+from .secrets import redact
 from .slices import SLICE_S
 from .systemd import unit_name
 
@@ -26,6 +27,8 @@ class Gate:
     Args:
         release: the active release, as ``release.json`` has it.
         phases: the engine's log phases, see ``logs.py``.
+        is_current: whether the process that a unit's properties show was started from the active release.
+        secrets: what nobody may read in a report.
         cursor: JSON-plain state that travels to the controller and back.
         clock: monotonic seconds, comparable between slices.
         sleep: waits that many seconds.
@@ -36,12 +39,15 @@ class Gate:
         release: Mapping[str, Any],
         phases: Sequence[Mapping[str, str]],
         cursor: Mapping[str, Any],
+        is_current: Callable[[Mapping[str, str]], bool],
+        secrets: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
-        self.release, self.phases, self.clock, self.sleep = dict(release), phases, clock, sleep
+        self.release, self.phases, self.is_current = dict(release), phases, is_current
+        self.secrets, self.clock, self.sleep = secrets, clock, sleep
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
         self.log_cursor = logs.Cursor(**cursor.get("log", {}))
@@ -63,8 +69,17 @@ class Gate:
 
     def elapsed_s(self) -> float:
         """Seconds since systemd started the engine; 0 before it did."""
-        started_at = self._started_at()
-        return max(0.0, self.clock() - started_at) if started_at and not self.show.get("Job") else 0.0
+        return max(0.0, self.clock() - self._started_at()) if self._is_this_start() else 0.0
+
+    def _is_this_start(self) -> bool:
+        """Whether the unit shows the start that is watched.
+
+        An older process that is still being stopped is none of it; a start that ended is, unless another one is queued.
+        """
+        running = self.show.get("MainPID", "0") != "0"
+        if not self._started_at() or (running and self.show.get("ActiveState") == "deactivating"):
+            return False
+        return self.is_current(self.show) if running else not self.show.get("Job")
 
     def _started_at(self) -> float:
         return int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
@@ -78,8 +93,10 @@ class Gate:
         found = self._probe()
         # A server that is met long after its start gets the same time as one that starts now.
         watched_s = self.clock() - self.began
-        counted_s = watched_s if self.show.get("Job") else min(self.elapsed_s(), watched_s)
-        self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
+        counted_s = min(self.elapsed_s(), watched_s) if self._is_this_start() else watched_s
+        self.verdict = judge(self.show, found, counted_s, self.release)
+        if self.verdict.verdict == "ready" and (unlike := self._read_back()):
+            self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
         if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
             logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
@@ -111,21 +128,27 @@ class Gate:
             "error_line": self.reading.error,
         }
 
+    def _read_back(self) -> list[str]:
+        """In what the process that serves differs from the release. An override of the unit, say, is no proof of it."""
+        process = Path("/proc") / self.show.get("MainPID", "0")
+        cmdline, environ, limits = (host.read_text(process / name) or "" for name in ("cmdline", "environ", "limits"))
+        env = {**self.release["env"], **self.release.get("host_env", {})}
+        return readback.differences(self.release, env, cmdline, environ, limits)
+
     def _read_log(self) -> None:
         chunk, self.log_cursor = read_log(self.log, self.log_cursor)
         lines, rest = logs.split(self.log_cursor.partial, chunk)
+        lines, rest = [redact(line, self.secrets) for line in lines], redact(rest, self.secrets)
         self.log_cursor = logs.Cursor(self.log_cursor.inode, self.log_cursor.offset, rest[-logs.LINE_LIMIT :])
         logs.read(self.reading, lines, self.phases, rest)
 
     def _probe(self) -> dict[str, Any]:
-        """What the probe found so far; starts one for this start of the engine where none is at work."""
-        pid, invocation = int(self.show.get("MainPID") or 0), self.show.get("InvocationID", "")
-        if not pid or not invocation or self.show.get("Job"):  # a process that is about to be stopped is not asked
+        """What the probe found of this start so far. A process that is being stopped does not count."""
+        running, invocation = self.show.get("MainPID", "0") != "0", self.show.get("InvocationID", "")
+        if not running or not self._is_this_start():
             return {}
         found = probe.read(self.release["service"], invocation)
-        if not found.get("outcome") and not probe.running(found):
-            probe.detach(self.release, pid, invocation)
-        return found
+        return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 
 def read_log(path: Path, cursor: logs.Cursor) -> tuple[str, logs.Cursor]:

@@ -77,10 +77,11 @@ def show(unit: str) -> dict[str, str]:
     return systemd.parse_show(run(["systemctl", "show", unit, f"--property={SHOWN}"]).out)
 
 
-def get(url: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answer:
-    """GET, or POST of a JSON body; loopback needs no proxy."""
+def get(url: str, timeout_s: float, body: dict[str, Any] | None = None, key: str = "") -> Answer:
+    """GET, or POST of a JSON body, with an API key where there is one; loopback needs no proxy."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})  # noqa: S310  http only
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310  http only
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as response:
@@ -106,13 +107,26 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def read_bytes(path: Path) -> bytes | None:
+    """A file's bytes, or None when there is no such file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 def write_text(path: Path, text: str, mode: int = 0o644, group: int = -1) -> None:
     """Write a file as a whole or not at all: beside it first, then renamed."""
+    write_bytes(path, text.encode(), mode, group)
+
+
+def write_bytes(path: Path, content: bytes, mode: int = 0o644, group: int = -1) -> None:
+    """As :func:`write_text`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chown(name, -1, group)

@@ -17,7 +17,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, startup_timeout_s: float) -> Verdict:
+def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, release: Mapping[str, Any]) -> Verdict:
     """Judge a start.
 
     Args:
@@ -25,22 +25,26 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
         probe: what the probe found: ``outcome`` is None until it knows, else ``ready`` or a kind of failure that
             ``detail`` explains.
         elapsed_s: seconds that count against the limit.
-        startup_timeout_s: seconds a start may take in all.
+        release: the active release, for its limits.
     """
+    limit_s = release["startup_timeout_s"]
     if show.get("Result") == "start-limit-hit":
         return Verdict("failed", "systemd gave up: it was started too often in a short time")
     state, ended = show.get("ActiveState", ""), exit_text(show)
     running = show.get("MainPID", "0") != "0"
     queued = bool(show.get("Job"))  # systemd has not come to it yet: what it shows is the start before
+    if not queued and show.get("Result") == "timeout":
+        silent = duration(release["stall_timeout_s"])
+        return Verdict("failed", f"nothing moved for {silent} (stall_timeout_s of the profile), so systemd ended it")
     if not (running or queued) and (ended or state in ("failed", "inactive")):
         how = f"the engine {ended}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
         return Verdict("failed", how)
-    if probe.get("outcome") == "ready":
+    if probe.get("outcome") == "ready" and state == "active":
         return Verdict("ready")
-    if probe.get("outcome"):
+    if probe.get("outcome") not in (None, "ready"):
         return Verdict("failed", str(probe.get("detail", "")))
-    if elapsed_s >= startup_timeout_s:
-        return Verdict("timeout", f"not ready after {duration(startup_timeout_s)} (startup_timeout_s of the profile)")
+    if elapsed_s >= limit_s:
+        return Verdict("timeout", f"not ready after {duration(limit_s)} (startup_timeout_s of the profile)")
     return Verdict("waiting")
 
 

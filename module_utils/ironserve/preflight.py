@@ -43,10 +43,11 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
             problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
-def check_host(release: Mapping[str, Any], user: str, problems: Problems) -> None:
-    """Everything of this host that stands against this release."""
-    check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
-    check_model(Path(release["model"]["path"]), user, problems)
+def check_host(releases: Sequence[Mapping[str, Any]], user: str, problems: Problems) -> None:
+    """Everything of this host that stands against these releases."""
+    for release in releases:
+        check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
+        check_model(Path(release["model"]["path"]), user, problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():

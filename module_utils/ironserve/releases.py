@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -12,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import host, systemd
+from . import host, runtime, secrets, systemd
 from .render import changed_directives, render_id, staged_id
+
+HASH_KEY = Path(secrets.FOLDER) / ".hash-key"
+"""A secret of this host, with which it hashes secrets."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class State:
         show: properties of the unit.
         gated: whether the gate still holds back restarts (its drop-in is there).
         current: whether the process that runs was started from the active release.
+        launcher: whether the host's launcher is the one of this version.
+        secrets: whether the files of the service's secrets are as wished.
     """
 
     staged: bool
@@ -38,6 +44,8 @@ class State:
     show: Mapping[str, str]
     gated: bool
     current: bool
+    launcher: bool
+    secrets: bool
 
     @property
     def running(self) -> bool:
@@ -53,13 +61,20 @@ class Plan:
     wished: str
     release: Mapping[str, Any]
     unit: str
+    launcher: bool = False
     stage: bool = False
     write: bool = False
+    write_secrets: bool = False
     activate: bool = False
     prove: bool = False
     reasons: list[str] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
     unit_path: str = ""
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether what a start reads is written: the unit, the secrets, the link to the release."""
+        return self.write or self.write_secrets or self.activate
 
     def result(self) -> dict[str, Any]:
         """The module's answer, JSON-plain."""
@@ -71,7 +86,7 @@ class Plan:
             "last_known_good_id": self.state.good or "",
             "settled": not self.reasons,
             "running": self.state.running,
-            "restart": self.state.running and (self.write or self.activate or not self.state.current),
+            "restart": self.state.running and (self.rewrites or not self.state.current),
             "reasons": self.reasons,
             "actions": self.actions,
         }
@@ -110,7 +125,9 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
     else:
         found += changes(state.release, release)
     if state.active not in (None, wished) and not found:
-        found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)]
+        found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)] or ["the secrets changed"]
+    if not state.secrets and not found:
+        found.append("the files of the secrets are not those that were activated")
     if render_id(state.unit or "") != render_id(unit) and not found:
         found.append("the unit file is not the one that was activated")
     if state.active == wished and (state.good != wished or state.gated):
@@ -119,8 +136,12 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found.append(f"the unit is {state.show.get('ActiveState', 'not there')}")
     elif state.active == wished and not state.current:
         found.append("an older release still runs")
+    elif state.show.get("ActiveState") == "activating":
+        found.append("the server is still starting")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
+    if not state.launcher:
+        found.append(f"{runtime.PATH} is not there or of another version (no restart)")
     return found
 
 
@@ -133,12 +154,19 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
         if plan.prove:
             plan.actions.append(f"last-known-good {wished}, enabled at boot")
         return plan
+    plan.launcher = not state.launcher
+    if plan.launcher:
+        plan.actions.append(f"write {runtime.PATH}")
     plan.stage = not state.staged
     if plan.stage:
         plan.actions.append(f"stage {wished}")
     if wish == "active":
         plan.write = render_id(state.unit or "") != render_id(unit)
         plan.activate = state.active != wished
+        plan.write_secrets = not state.secrets
+        if plan.write_secrets:
+            said = ", ".join(release.get("secrets", [])) or "none"
+            plan.actions.append(f"write the files of the secrets ({said})")
         if plan.write:
             plan.actions.append(f"write {unit_path}")
         if plan.activate:
@@ -153,8 +181,9 @@ class Releases:
     /run in monotonic seconds, as systemd gives a process's start; after a boot everything started from what is active.
     """
 
-    def __init__(self, service: str, group: str = "ironserve") -> None:
-        self.service, self.group = service, group
+    def __init__(self, service: str, group: str = "ironserve", values: secrets.Values | None = None) -> None:
+        self.service, self.group, self.secrets = service, group, values
+        self.hash_key = host.read_bytes(HASH_KEY) or os.urandom(32)
         self.folder = host.STATE / service
         self.unit = systemd.unit_name(service)
         self.unit_path = Path(systemd.UNIT_DIRECTORY) / self.unit
@@ -182,6 +211,8 @@ class Releases:
             show=show,
             gated=self.drop_in.exists(),
             current=self.is_current(show),
+            launcher=runtime.is_current(),
+            secrets=all((host.read_text(path) or "") == text for path, text in self._secret_files()),
         )
 
     def is_current(self, show: Mapping[str, str]) -> bool:
@@ -191,14 +222,19 @@ class Releases:
 
     def plan(self, wish: str, release: Mapping[str, Any], unit: str) -> Plan:
         """The steps to ``wish`` (present, active or proven)."""
-        wished = staged_id(release["release_id"], unit)
+        wished = staged_id(release["release_id"], unit, secrets.digest(self.secrets, self.hash_key))
         return decide(self.look(wished, release), wish, wished, release, unit, str(self.unit_path))
 
     def carry_out(self, plan: Plan) -> None:
         """Do what the plan says. A link moves last, so that an interrupted step is seen as one and done again."""
+        os.umask(0o022)  # the engine's user reads releases
+        if plan.launcher:
+            runtime.install()
+        if secrets.texts(self.secrets) and not HASH_KEY.exists():
+            host.write_bytes(HASH_KEY, self.hash_key, mode=0o600)
         if plan.stage:
             self._stage(plan)
-        if plan.write or plan.activate:
+        if plan.rewrites:
             self._activate(plan)
         if plan.prove:
             self._prove(plan)
@@ -245,7 +281,18 @@ class Releases:
         log = host.LOGS / f"{self.service}.log"
         if not log.exists():
             host.write_text(log, "", mode=0o640, group=group)
+        self._write_secrets(group)
         host.write_text(self.unit_path, plan.unit)
         host.systemctl("daemon-reload")
         host.write_text(self.activated, str(time.monotonic()))
         host.link(self.folder / "active", f"releases/{plan.wished}")
+
+    def _secret_files(self) -> list[tuple[Path, str]]:
+        return [(Path(path), text) for path, text in secrets.files(self.service, self.secrets).items()]
+
+    def _write_secrets(self, group: int) -> None:
+        for path, text in self._secret_files():
+            if text:
+                host.write_text(path, text, mode=0o640, group=group)
+            else:
+                path.unlink(missing_ok=True)

@@ -13,14 +13,14 @@ def directives(unit: str) -> list[str]:
     return [line for line in stripped if line and not line.startswith(("#", ";"))]
 
 
-def render_id(unit: str) -> str:
-    """Twelve hex digits over the unit's directives: a new comment changes nothing."""
-    return digest(directives(unit))
+def render_id(unit: str, secrets: str = "") -> str:
+    """Twelve hex digits over the unit's directives (a comment changes nothing) and the keyed hash of its secrets."""
+    return digest([*directives(unit), *([f"secrets {secrets}"] if secrets else [])])
 
 
-def staged_id(release_id: str, unit: str) -> str:
+def staged_id(release_id: str, unit: str, secrets: str = "") -> str:
     """Name of a release's folder on the host: release id and render id, since either may change alone."""
-    return f"{release_id}-{render_id(unit)}"
+    return f"{release_id}-{render_id(unit, secrets)}"
 
 
 def changed_directives(before: str, after: str) -> list[str]:

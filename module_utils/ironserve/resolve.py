@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from . import secrets
 from .engines import ENGINES
 from .explain import explain
 from .flags import NOT_WHOLE, Words, argv, words
@@ -20,6 +21,10 @@ from .profiles import Merged, Source, merge
 from .site import check_site
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+LIMITS = {"nofile": 65535, "memlock": "infinity"}
+"""RDMA registers more locked memory than any usual default allows; a thousand files are fewer than a busy server has
+connections."""
 
 ENGINES_ROOT = "/opt/ironserve/engines"
 
@@ -77,7 +82,11 @@ def resolve(
     model = {"served_name": "", "revision": "", **site["ironserve_model"]}
     content = {"engine": merged["engine"], "lock_id": lock["id"], "model": model, "flags": flags, "env": env}
     port, address = site["ironserve_port"], site["ironserve_listen_address"]
-    all_flags = {**flags, **engine.service_flags(model["path"], model["served_name"], address, port)}
+    placed = _secrets(str(merged["engine"]), site, env, f"host {host}", problems)
+    if problems:
+        return None
+    config = {"config": secrets.config_path(service)} if placed["flags"] else {}
+    of_service = {**engine.service_flags(model["path"], model["served_name"], address, port), **config}
     environment = f"{ENGINES_ROOT}/{lock['id']}"
     release = {
         **content,
@@ -92,16 +101,39 @@ def resolve(
         "port": port,
         "url": f"http://{probe_address(address)}:{port}",
         "model_name": model["served_name"] or model["path"],
-        "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
+        "argv": engine.command(environment, model["path"]) + argv({**flags, **of_service}, engine.FLAG_ORDER),
+        "limits": {**LIMITS, **(site.get("ironserve_limits") or {})},
+        "secrets": secrets.names(placed),
+        "env_file": secrets.env_path(service) if placed["env"] else "",
         "health_path": engine.HEALTH_PATH,
         "startup_timeout_s": merged["startup_timeout_s"],
-        "completion_timeout_s": merged["completion_timeout_s"],
         "stall_timeout_s": merged["stall_timeout_s"],
         "watchdog_s": merged["watchdog_s"],
+        "completion_timeout_s": merged["completion_timeout_s"],
     }
     if origins is not None:
-        origins.update(explain(release, found, engine))
+        origins.update(explain(release, found, of_service, engine))
     return release
+
+
+def _secrets(
+    engine: str, site: Mapping[str, Any], env: Mapping[str, str], where: str, problems: Problems
+) -> dict[str, dict[str, str]]:
+    """Where each secret goes, each looked at; only their names may go into the release."""
+    api_key: str = site.get("ironserve_api_key") or ""
+    secret_env: Mapping[str, str] = site.get("ironserve_secret_env") or {}
+    secret_flags: Mapping[str, str] = site.get("ironserve_secret_flags") or {}
+    if api_key:
+        secrets.check("ironserve_api_key", api_key, where, problems)
+    for key, several in (("secret_env", secret_env), ("secret_flags", secret_flags)):
+        for name, text in several.items():
+            secrets.check(f"ironserve_{key}.{name}", text, where, problems)
+    for name in secret_env:
+        if not VARIABLE_NAME.fullmatch(str(name)):
+            problems.add(where, f"ironserve_secret_env.{name}", "is no name of an environment variable")
+        if name in env:
+            problems.add(where, f"ironserve_secret_env.{name}", "is set by the profile, too: leave it out there")
+    return secrets.place(engine, api_key, secret_env, secret_flags)
 
 
 def probe_address(listen_address: str) -> str:

@@ -26,6 +26,7 @@ class Key:
         absolute: the text is an absolute path.
         removable: null is allowed, and takes away what a lower place said.
         default: what holds where nobody says it, for the documentation.
+        secret: the value is never said.
     """
 
     type: str
@@ -39,6 +40,7 @@ class Key:
     absolute: bool = False
     removable: bool = False
     default: Any = None
+    secret: bool = False
 
 
 EXPECTED = {
@@ -71,7 +73,8 @@ def check(value: Any, key: Key, where: str, name: str, problems: Problems) -> No
     if not _has_type(value, key.type):
         quote = ': write it in quotes, "1" or "true", as its reader wants it' if isinstance(value, bool) else ""
         hint = quote if key.type == "scalar" else ""
-        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {kind_of(value)}{hint}")
+        got = "something else, which is not shown" if key.secret else kind_of(value)
+        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {got}{hint}")
         return
     if key.choices and value not in key.choices:
         problems.add(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, probe, systemd
+from . import host, ledger, probe, secrets, systemd
 from .gate import Gate
 from .judge import Verdict
 from .releases import Releases
@@ -26,9 +26,9 @@ def status_word(
 ) -> str:
     """A service in a word.
 
-    ``absent`` (nothing was deployed), ``starting`` (runs, has not passed the gate), ``ready``, ``unhealthy`` (passed
-    the gate, does not say 200 now), ``failed`` (its last launch did), ``stopped`` (by an operator: off at boot too),
-    ``down`` (not running for any other reason).
+    ``absent`` (nothing was deployed), ``starting`` (does not generate yet, or has not passed the gate), ``ready``,
+    ``unhealthy`` (passed the gate, does not say 200 now), ``failed`` (its last launch did), ``stopped`` (by an
+    operator: off at boot too), ``down`` (not running for any other reason).
 
     Args:
         show: properties of the unit.
@@ -40,7 +40,7 @@ def status_word(
     if active is None:
         return "absent"
     if show.get("MainPID", "0") != "0":
-        if not proven:
+        if not proven or show.get("ActiveState") == "activating":
             return "starting"
         return "ready" if health == 200 else "unhealthy"
     if show.get("ActiveState") == "failed" or (last and last.get("verdict") != "ready"):
@@ -51,11 +51,12 @@ def status_word(
 class Service:
     """One service of the host. With ``check`` every call returns what it would do, and does nothing."""
 
-    def __init__(self, name: str, check: bool) -> None:
+    def __init__(self, name: str, check: bool, values: secrets.Values | None = None) -> None:
         self.name, self.check = name, check
         self.unit = systemd.unit_name(name)
         self.releases = Releases(name)
         self.ledger = self.releases.folder / "ledger.jsonl"
+        self.secrets = secrets.texts(values)
 
     def started(self, phases: Phases, expected: str, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
@@ -77,7 +78,9 @@ class Service:
         if not cursor:
             changed = self._start_or_attach()
         release = self.releases.active_release()
-        gate = Gate(release, phases.get(release["engine"], ()), cursor.get("gate", {}))
+        gate = Gate(
+            release, phases.get(release["engine"], ()), cursor.get("gate", {}), self.releases.is_current, self.secrets
+        )
         verdict = gate.watch(slice_s)
         done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()
         records = self._records()
@@ -163,7 +166,8 @@ class Service:
     def _serves_active(self) -> bool:
         """A process of the active release is there. One that systemd is about to start again after a crash is none."""
         show = host.show(self.unit)
-        return show.get("MainPID", "0") != "0" and self.releases.is_current(show)
+        there = show.get("MainPID", "0") != "0" and show.get("ActiveState") != "deactivating"
+        return there and self.releases.is_current(show)
 
     def _is_off(self) -> bool:
         return host.show(self.unit).get("ActiveState") in ("inactive", "failed")

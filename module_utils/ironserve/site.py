@@ -50,6 +50,27 @@ VARIABLES: dict[str, Key] = {
         required=True,
         values=Key("mapping", "one set", values=Key("scalar", "value of the variable")),
     ),
+    "ironserve_limits": Key(
+        "mapping",
+        "limits that the server must have; the gate reads them back",
+        keys={
+            "nofile": Key("int", "open files; 65535 where nothing is said", low=1024),
+            "memlock": Key("scalar", "locked memory in bytes, or infinity, which RDMA needs and which is the default"),
+        },
+    ),
+    "ironserve_api_key": Key("str", "API key that clients have to send; empty: none. From a vault", secret=True),
+    "ironserve_secret_env": Key(
+        "mapping",
+        "secret variables of the server, such as HF_TOKEN",
+        secret=True,
+        values=Key("str", "a secret", secret=True),
+    ),
+    "ironserve_secret_flags": Key(
+        "mapping",
+        "secret flags of the server, such as SGLang's admin-api-key: it reads them from a file",
+        secret=True,
+        values=Key("str", "a secret", secret=True),
+    ),
     "ironserve_locks": Key(
         "mapping",
         "lock of each engine: a folder of environments/, or a path to such a folder",

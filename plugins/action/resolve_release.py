@@ -32,13 +32,15 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-release:
-  description: The release; what its keys mean is said in C(module_utils/ironserve/resolve.py).
-  type: dict
+releases:
+  description: A release for each service that is meant. C(module_utils/ironserve/resolve.py) says what its keys mean.
+  type: list
+  elements: dict
 origins:
-  description: Where each flag, variable and time limit of the release comes from, as C(argv), C(env) and C(settings);
-    see C(module_utils/ironserve/explain.py).
-  type: dict
+  description: For each release where its flags, variables and time limits come from, as C(argv), C(env) and
+    C(settings); see C(module_utils/ironserve/explain.py).
+  type: list
+  elements: dict
 """
 
 from pathlib import Path
@@ -137,7 +139,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
             )
-        return {**result, "changed": False, "release": release, "origins": origins}
+        return {**result, "changed": False, "releases": [release], "origins": [origins]}
 
 
 def _texts(value: Any) -> list[str]:

@@ -61,8 +61,9 @@ class ActionModule(ActionBase):
         """Print the releases, write the JSON."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         releases = [
-            {"host": host, "release": found["release"], "origins": found["origins"]}
+            {"host": host, "release": release, "origins": origins}
             for host, found in self._task.args["resolved"].items()
+            for release, origins in zip(found["releases"], found["origins"])
         ]
         file = ROOT / self._task.args["json"]
         file.parent.mkdir(parents=True, exist_ok=True)

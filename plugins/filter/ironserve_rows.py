@@ -35,33 +35,42 @@ def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str)
 
 
 def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) -> list[dict[str, Any]]:
-    """A row a host from what the stages of a deploy registered."""
+    """A row a host and service from what the stages of a deploy registered."""
     rows = []
     for host in hosts:
         seen = hostvars[host]
-        release = (seen.get("deploy_resolved") or {}).get("release") or {}
-        if not release:  # not meant by this deploy
-            continue
-        compared, gate = seen.get("serve_compared") or {}, seen.get("serve_gate") or {}
-        declared = release.get("declared_profile")
-        if check_mode:
-            verdict = "would change" if compared.get("reasons") else "unchanged"
-        else:
-            verdict = gate.get("verdict") or ("not reached" if compared.get("reasons") else "unchanged")
-        rows.append(
-            {
-                "host": host,
-                "service": release.get("service"),
-                "profile": release.get("profile"),
-                "release_id": release.get("release_id"),
-                "previous_id": compared.get("previous_id"),
-                "verdict": verdict,
-                "ready_s": (gate.get("timings") or {}).get("ready"),
-                "why": "; ".join(compared.get("reasons") or []),
-                "note": "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}",
-            }
-        )
+        releases = (seen.get("deploy_resolved") or {}).get("releases") or []  # none: not meant by this deploy
+        compared = {
+            result["serve_release"]["service"]: result
+            for result in (seen.get("serve_compared") or {}).get("results", [])
+            if "serve_release" in result
+        }
+        gates = seen.get("serve_gates") or {}
+        for release in releases:
+            service = release["service"]
+            rows.append(_deploy_row(host, release, compared.get(service, {}), gates.get(service, {}), check_mode))
     return rows
+
+
+def _deploy_row(
+    host: str, release: Mapping[str, Any], compared: Mapping[str, Any], gate: Mapping[str, Any], check_mode: bool
+) -> dict[str, Any]:
+    reasons, declared = compared.get("reasons") or [], release.get("declared_profile")
+    if check_mode:
+        verdict = "would change" if reasons else "unchanged"
+    else:
+        verdict = gate.get("verdict") or ("not reached" if reasons else "unchanged")
+    return {
+        "host": host,
+        "service": release["service"],
+        "profile": release.get("profile"),
+        "release_id": release.get("release_id"),
+        "previous_id": compared.get("previous_id"),
+        "verdict": verdict,
+        "ready_s": (gate.get("timings") or {}).get("ready"),
+        "why": "; ".join(reasons),
+        "note": "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}",
+    }
 
 
 class FilterModule:

@@ -39,7 +39,7 @@ def test_check_mode_on_a_fresh_host_shows_everything_and_touches_nothing(fleet):
     before = fleet.written("h2")
     output = fleet.play("-l", "h2", "--check", "--diff").stdout
     assert fleet.written("h2") == before
-    assert "+ExecStart=/opt/ironserve/engines/standin-vllm-3.11-" in output
+    assert "+ExecStart=/opt/ironserve/runtime/launch main /opt/ironserve/engines/standin-vllm-3.11-" in output
     assert '+Environment="HF_HUB_OFFLINE=1"' in output
     planned = recap(output, "h2")
     assert planned["failed"] == 0

@@ -15,6 +15,14 @@ TENSOR_PARALLEL = "tp-size"
 HEALTH_PATH = "/health_generate"
 """Generates one token in every version. Answers after one second at the earliest: the handler sleeps that long."""
 
+WORK_METRICS: dict[str, tuple[str, ...]] = {}
+"""None: its health endpoint generates, and is answered by any message of the scheduler, so load does not fail it."""
+
+API_KEY_VARIABLE = "IRONSERVE_API_KEY"
+"""SGLang reads its key from no variable; this one is for the readiness helper and does not reach the engine."""
+
+READS_API_KEY_VARIABLE = False
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is a flag here."""

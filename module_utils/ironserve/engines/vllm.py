@@ -15,6 +15,15 @@ TENSOR_PARALLEL = "tensor-parallel-size"
 HEALTH_PATH = "/health"
 """Says 200 or 503 without generating anything: only the completion that follows shows that the engine works."""
 
+WORK_METRICS: dict[str, tuple[str, ...]] = {"requests": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+                "tokens": ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")}  # fmt: skip
+"""Metrics of /metrics that show whether it decodes. Its /health says 200 over an engine that hangs."""
+
+API_KEY_VARIABLE = "VLLM_API_KEY"
+"""The variable from which the server reads its API key."""
+
+READS_API_KEY_VARIABLE = True
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is its one positional argument."""

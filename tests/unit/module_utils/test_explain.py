@@ -76,6 +76,17 @@ def test_the_text_has_a_line_for_each_and_a_command_to_copy(resolved):
     assert dict(word.split("=", 1) for word in command[:3]) == found.env
 
 
+def test_a_secret_is_named_and_never_shown(resolved):
+    site = {"ironserve_api_key": "very-secret", "ironserve_secret_env": {"HF_TOKEN": "hf_secret"}}
+    found = resolved("extends: q\nengine: sglang", q="", site=site)
+    said = " ".join(explain.text("h1", found.release, found.origins).split())
+    assert "--config /etc/ironserve/main.yml # service: the file of its secrets" in said
+    assert "HF_TOKEN # secret: never shown" in said
+    assert "very-secret" not in said + str(found.origins)
+    assert "hf_secret" not in said + str(found.origins)
+    assert [word for row in found.origins["argv"] for word in row["words"]] == found.argv
+
+
 def test_a_very_wide_value_does_not_push_the_others_aside(resolved):
     found = resolved(f"flags: {{x: {'y' * 300}}}")
     lines = explain.text("h1", found.release, found.origins).splitlines()

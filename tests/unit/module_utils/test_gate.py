@@ -11,7 +11,7 @@ PHASES = [
     {"name": "reading arguments", "match": "args"},
     {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
 ]
-RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60}
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "env": {}}
 
 
 class World:
@@ -19,7 +19,8 @@ class World:
 
     def __init__(self, folder, started_at=0.0, now=0.0) -> None:
         self.log, self.now = folder / "main.log", now
-        self.started_at, self.events, self.found = started_at, [], {}
+        self.started_at, self.events, self.found, self.current = started_at, [], {}, True
+        self.unlike = []
         self.unit = {"ActiveState": "active", "MainPID": "42", "InvocationID": "i", "Result": "success"}
         self.log.write_text("")
 
@@ -49,14 +50,14 @@ def world(tmp_path, monkeypatch):
         monkeypatch.setattr(gate_module.host, "LOGS", tmp_path)
         monkeypatch.setattr(gate_module.host, "show", world.show)
         monkeypatch.setattr(probe, "read", lambda service, invocation: world.found)
-        monkeypatch.setattr(probe, "running", lambda result: True)
+        monkeypatch.setattr(gate_module.readback, "differences", lambda *_: world.unlike)
         return world
 
     return make
 
 
 def gate(world: World, cursor=None) -> Gate:
-    return Gate(RELEASE, PHASES, cursor or {}, clock=world.clock, sleep=world.sleep)
+    return Gate(RELEASE, PHASES, cursor or {}, lambda show: world.current, clock=world.clock, sleep=world.sleep)
 
 
 def test_a_slice_ends_at_15_seconds_when_nothing_changes(world):
@@ -140,9 +141,38 @@ def test_the_time_of_ready_is_when_the_probe_saw_it(world):
 
 def test_a_process_that_is_about_to_be_stopped_is_not_asked(world):
     here = world(started_at=1.0, now=500.0)
-    here.unit["Job"] = "7"
     here.found.update(outcome="ready", at=41.5)
+    here.unit["ActiveState"] = "deactivating"
     assert gate(here).look().verdict == "waiting"
+    here.unit["ActiveState"], here.current = "active", False
+    watched = gate(here)
+    assert watched.look().verdict == "waiting"
+    assert watched.elapsed_s() == 0.0
+
+
+def test_a_start_counts_its_time_while_systemd_still_waits_for_it(world):
+    here = world(started_at=1.0, now=31.0)
+    here.unit.update(ActiveState="activating", Job="7")
+    watched = gate(here)
+    assert watched.look().verdict == "waiting"
+    assert watched.elapsed_s() == 30.0
+
+
+def test_case_40_a_server_that_is_not_what_was_asked_for_is_not_ready(world):
+    here = world(started_at=1.0, now=5.0)
+    here.found.update(outcome="ready")
+    here.unlike = ["max open files: 1024 (hard 1024), and the unit asks for 65535"]
+    assert gate(here).look() == ("failed", f"it serves, but it is not what was asked for: {here.unlike[0]}")
+
+
+def test_a_secret_in_the_log_or_a_finding_reaches_no_report(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("api_key='sk-TESTTOKEN'\nValueError: sk-TESTTOKEN is bad")()
+    here.found.update(outcome="error", detail="you sent sk-TESTTOKEN")
+    watched = Gate(RELEASE, PHASES, {}, lambda show: True, ["sk-TESTTOKEN"], clock=here.clock, sleep=here.sleep)
+    assert watched.look() == ("failed", "you sent ********")
+    assert "sk-TEST" not in watched.message() + str(watched.evidence()) + str(watched.cursor())
+    assert "api_key='********'" in watched.message()
 
 
 def test_last_words_without_a_newline_are_told(world):

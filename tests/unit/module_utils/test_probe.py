@@ -1,10 +1,9 @@
-"""The probe against real HTTP servers on loopback: what it asks, what it leaves, that one is enough."""
+"""The probe against real HTTP servers on loopback: what it asks, what it leaves."""
 
 from __future__ import annotations
 
 import http.server
 import json
-import os
 import socket
 import threading
 import time
@@ -70,7 +69,7 @@ def serve(tmp_path, monkeypatch):
 
 
 def outcome(release) -> dict:
-    probe.watch(release, os.getpid(), "i")
+    probe.watch(release, lambda: True, "i")
     return probe.read("main", "i")
 
 
@@ -105,16 +104,20 @@ def test_case_26_a_health_answer_that_takes_over_a_second_counts(serve, monkeypa
     assert outcome(release)["outcome"] == "ready"
 
 
-def test_there_is_a_result_before_the_first_answer(tmp_path, monkeypatch):
+def test_a_key_is_sent_where_the_server_wants_one(serve):
+    release, handler = serve()
+    answer, told = handler.reply, []
+    handler.reply = lambda self: (told.append(self.headers.get("Authorization")), answer(self))
+    probe.watch(release, lambda: True, "i", "sk-TEST")
+    assert told == [None, "Bearer sk-TEST", "Bearer sk-TEST"]
+
+
+def test_a_result_that_is_no_json_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "RUNTIME", tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        release = {"service": "main", "url": url, "health_path": "/health", "model_name": "tiny"}
-        release |= {"startup_timeout_s": 30, "completion_timeout_s": 1}
-        watching = threading.Thread(target=probe.watch, args=(release, os.getpid(), "i"), daemon=True)
-        watching.start()
-        silent.accept()
-        assert probe.running(probe.read("main", "i"))
+    host.write_text(probe.result_path("main", "i"), "[1")
+    assert probe.read("main", "i") == {}
+    host.write_text(probe.result_path("main", "i"), "[1]")
+    assert probe.read("main", "i") == {}
 
 
 @pytest.mark.parametrize("words", [b"not http at all\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])

@@ -12,10 +12,11 @@ RELEASE = {
     "env": {}, "profile": "p", "startup_timeout_s": 9, "completion_timeout_s": 9,
 }  # fmt: skip
 WISHED = staged_id("aaaaaaaaaaaa", UNIT)
+LAUNCHER = "/opt/ironserve/runtime/launch"
 PATH = "/etc/systemd/system/ironserve-main.service"
 RUNNING = {"MainPID": "42", "ActiveState": "active", "UnitFileState": "enabled"}
-SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True)
-FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False)
+SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True, True, True)
+FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False, False, True)
 
 
 def plan(state=SETTLED, wish="active", release=RELEASE, unit=UNIT, **changes):
@@ -36,15 +37,17 @@ def test_a_new_comment_changes_nothing():
 
 def test_a_fresh_host_gets_everything():
     result = plan(FRESH).result()
-    assert result["actions"] == [f"stage {WISHED}", f"write {PATH}", f"activate {WISHED}"]
-    assert result["reasons"] == ["no release is active", "the unit is inactive"]
+    assert result["actions"] == [f"write {LAUNCHER}", f"stage {WISHED}", f"write {PATH}", f"activate {WISHED}"]
+    assert result["reasons"] == [
+        "no release is active", "the unit is inactive", f"{LAUNCHER} is not there or of another version (no restart)",
+    ]  # fmt: skip
     assert result["diff"]["before"] == ""
     assert result["diff"]["after"] == UNIT
     assert not result["restart"]
 
 
 def test_staging_touches_neither_unit_nor_link():
-    assert plan(FRESH, wish="present").actions == [f"stage {WISHED}"]
+    assert plan(FRESH, wish="present").actions == [f"write {LAUNCHER}", f"stage {WISHED}"]
 
 
 def test_a_changed_flag_is_named_and_restarts():
@@ -72,6 +75,18 @@ def test_a_start_that_never_passed_the_gate_is_not_settled_and_not_restarted():
     result = plan(good=None).result()
     assert result["reasons"] == ["the active release has not passed the gate"]
     assert (result["changed"], result["restart"], result["running"]) == (False, False, True)
+
+
+def test_another_version_of_the_launcher_restarts_nothing():
+    result = plan(launcher=False).result()
+    assert result["actions"] == [f"write {LAUNCHER}"]
+    assert not result["settled"]
+    assert not result["restart"]
+
+
+def test_a_server_that_still_starts_is_waited_for():
+    loading = {**RUNNING, "ActiveState": "activating"}
+    assert plan(show=loading).result()["reasons"] == ["the server is still starting"]
 
 
 def test_a_gate_that_never_let_go_is_not_settled():

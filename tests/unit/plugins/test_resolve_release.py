@@ -64,18 +64,18 @@ def test_case_51_a_template_may_give_a_mapping_or_its_text(fleet):
              for name, way in ways.items()}  # fmt: skip
     output, found = fleet("flags: {json: '${x}'}", hosts)
     assert set(found) == set(ways), output
-    assert len({result["release"]["release_id"] for result in found.values()}) == 1
-    word = found["native"]["release"]["flags"]["json"]
+    assert len({result["releases"][0]["release_id"] for result in found.values()}) == 1
+    word = found["native"]["releases"][0]["flags"]["json"]
     assert json.loads(word) == CONTENT
-    assert found["to-json"]["release"]["argv"].count(word) == 1
+    assert found["to-json"]["releases"][0]["argv"].count(word) == 1
     assert CONTENT["model"] in word
 
 
 def test_a_host_has_its_own_part_and_the_origins_say_so(fleet):
     _, found = fleet("for_host: {h1: {flags: {log-level: debug}}}", {"h1": {}, "h2": {}})
-    levels = {host: result["release"]["flags"]["log-level"] for host, result in found.items()}
+    levels = {host: result["releases"][0]["flags"]["log-level"] for host, result in found.items()}
     assert levels == {"h1": "debug", "h2": "info"}
-    origins = {row["words"][0]: row["origin"] for row in found["h1"]["origins"]["argv"]}
+    origins = {row["words"][0]: row["origin"] for row in found["h1"]["origins"][0]["argv"]}
     assert origins["--log-level"].endswith("p.yml for_host.h1.flags.log-level")
     assert origins["--attention-backend"] == "profiles/triton_nccl.yml flags.attention-backend"
 

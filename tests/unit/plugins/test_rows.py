@@ -39,18 +39,26 @@ def test_a_host_that_did_not_answer_has_a_row(rows):
     assert status(rows, None)["status"] == "unknown"
 
 
-RESOLVED = {"release": {"service": "main", "profile": "q", "declared_profile": "p", "release_id": "r"}}
-DIFFERS = {"reasons": ["flag --n: 1 -> 2"], "previous_id": "old"}
+RESOLVED = {"releases": [{"service": "main", "profile": "q", "declared_profile": "p", "release_id": "r"}]}
+
+
+def compared(reasons):
+    """What the compare of one service registers."""
+    return {"results": [{"serve_release": RESOLVED["releases"][0], "reasons": reasons, "previous_id": "old"}]}
+
+
+DIFFERS, SAME = compared(["flag --n: 1 -> 2"]), compared([])
+READY = {"main": {"verdict": "ready", "timings": {"ready": 9.5}}}
 
 
 @pytest.mark.parametrize(
     ("registered", "check", "verdict"),
     [
-        ({"serve_compared": {"reasons": []}}, False, "unchanged"),
+        ({"serve_compared": SAME}, False, "unchanged"),
         ({"serve_compared": DIFFERS}, False, "not reached"),
-        ({"serve_compared": DIFFERS, "serve_gate": {"verdict": "ready", "timings": {"ready": 9.5}}}, False, "ready"),
-        ({"serve_compared": DIFFERS, "serve_gate": {"verdict": "waiting"}}, True, "would change"),
-        ({"serve_compared": {"reasons": []}}, True, "unchanged"),
+        ({"serve_compared": DIFFERS, "serve_gates": READY}, False, "ready"),
+        ({"serve_compared": DIFFERS, "serve_gates": {"main": {"verdict": "waiting"}}}, True, "would change"),
+        ({"serve_compared": SAME}, True, "unchanged"),
     ],
 )
 def test_verdicts_of_a_deploy(rows, registered, check, verdict):

@@ -1,0 +1,194 @@
+"""The readiness helper: lives beside the engine in its unit and tells systemd what only a question can show.
+
+While the engine starts: that its log moves, and that it generates (READY=1). While it serves: that it decodes, or that
+nothing waits (WATCHDOG=1); systemd ends an engine of which it hears nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+from . import host, notify, probe
+from .engines import ENGINES
+
+POLL_S = 0.2
+LOOK_AT_LEAST_EVERY_S = 30.0
+
+SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
+ACCESS_LINE = re.compile(rb'"[A-Z]+ \S+ HTTP/1\.')
+"""A line about a request. A start does not move because somebody, this helper most of all, asks whether it is ready."""
+
+
+class Work(NamedTuple):
+    """What an engine's metrics say: requests in it, and all tokens that it ever processed."""
+
+    requests: float
+    tokens: float
+
+
+def work(exposition: str, names: Mapping[str, tuple[str, ...]]) -> Work | None:
+    """Read it from the text of /metrics; None where the engine does not have these metrics.
+
+    Args:
+        exposition: Prometheus text.
+        names: for ``requests`` and ``tokens`` the metrics to add up.
+    """
+    sums: dict[str, float] = {}
+    for name, value in SAMPLE.findall(exposition):
+        sums[name] = sums.get(name, 0.0) + float(value)
+    if not all(name in sums for several in names.values() for name in several):
+        return None
+    return Work(*(sum(sums[name] for name in names[kind]) for kind in Work._fields))
+
+
+def condition(before: Work | None, now: Work | None) -> str:
+    """``moves``, ``stuck`` (requests are in it, and no token came since the last look), ``idle`` or ``mute``."""
+    if now is None:
+        return "mute"
+    if before is not None and now.tokens != before.tokens:
+        return "moves"
+    return "stuck" if now.requests else "idle"
+
+
+class LogWatch:
+    """Says whether an engine's log moved since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = self._size()
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def moved(self) -> bool:
+        """Whether the engine wrote anything but lines about requests."""
+        size, before = self._size(), self.size
+        self.size = size
+        if size <= before:
+            return size < before  # a log that is smaller is a new one
+        try:
+            with self.path.open("rb") as file:
+                file.seek(before)
+                lines = re.split(rb"[\r\n]+", file.read(size - before))
+        except OSError:
+            return False
+        return any(line.strip() and not ACCESS_LINE.search(line) for line in lines)
+
+
+class Helper:
+    """Watches one start of one engine to its end.
+
+    Args:
+        release: the active release, as ``release.json`` has it.
+        main_pid: the engine's pid.
+        invocation: systemd's id of this start.
+        key: API key that the server wants, or empty.
+        watchdog_s: the unit's WatchdogSec.
+        say: tells systemd.
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        release: Mapping[str, Any],
+        main_pid: int,
+        invocation: str,
+        key: str,
+        watchdog_s: float,
+        say: Callable[..., None] = notify.say,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.release, self.main_pid, self.invocation, self.key = dict(release), main_pid, invocation, key
+        self.watchdog_s, self.say, self.clock, self.sleep = watchdog_s, say, clock, sleep
+        self.ticks = host.start_ticks(main_pid)
+        self.engine = ENGINES[release["engine"]]
+        self.asking: threading.Thread | None = None
+        self.seen: Work | None = None
+
+    def run(self) -> None:
+        """Until the engine ends."""
+        if self._found().get("outcome") == "ready" or self.start():
+            self.serve()
+
+    def alive(self) -> bool:
+        """Whether the engine's process is still the one that this helper was started for."""
+        return self.ticks is not None and host.start_ticks(self.main_pid) == self.ticks
+
+    def start(self) -> bool:
+        """Watch the start until the server generates; False when the engine ended before."""
+        log = LogWatch(host.LOGS / f"{self.release['service']}.log")
+        deadline = self.clock() + self.release["startup_timeout_s"]
+        extension = f"EXTEND_TIMEOUT_USEC={int(self.release['stall_timeout_s'] * 1e6)}"
+        told = ""
+        while self.alive():
+            found = self._found()
+            if found.get("outcome") == "ready":
+                self.say("READY=1", "STATUS=serving")
+                return True
+            if found.get("outcome"):
+                status = f"STATUS=not ready: {found.get('detail', found['outcome'])}"
+            else:
+                self._ask()
+                status = "STATUS=starting"
+                if log.moved() and self.clock() < deadline:
+                    self.say(extension)
+            if status != told:
+                self.say(status)
+                told = status
+            self.sleep(POLL_S)
+        return False
+
+    def serve(self) -> None:
+        """Feed the watchdog while there is reason to, and ask anew when somebody removed the last finding."""
+        every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
+        moved_at, next_look = self.clock(), self.clock()
+        while self.alive():
+            if not self._found().get("outcome"):
+                self._ask()
+            if self.watchdog_s and self.clock() >= next_look:
+                good, what = self.look(every_s)
+                if good:
+                    moved_at = self.clock()
+                    self.say("WATCHDOG=1", f"STATUS=serving, {what}")
+                else:
+                    silent_s = self.clock() - moved_at
+                    self.say(f"STATUS={what} for {silent_s:.0f} s; ended after {self.watchdog_s:.0f} s of that")
+                next_look = self.clock() + every_s
+            self.sleep(POLL_S)
+
+    def look(self, timeout_s: float) -> tuple[bool, str]:
+        """Whether the engine decodes, or could if it were asked; and what it does, in words."""
+        names = self.engine.WORK_METRICS
+        if not names:
+            status = host.get(self.release["url"] + self.release["health_path"], probe.HEALTH_TIMEOUT_S).status
+            return status == 200, "decoding" if status == 200 else f"health says {status or 'nothing'}"
+        now = work(host.get(f"{self.release['url']}/metrics", timeout_s, key=self.key).text, names)
+        what, self.seen = condition(self.seen, now), now
+        if what == "moves":
+            return True, "decoding"
+        if what == "stuck":
+            return False, "requests wait and no token comes"
+        if probe.one_token(self.release, timeout_s, self.key):
+            return True, "idle"
+        return False, "no answer to a request for one token"
+
+    def _found(self) -> dict[str, Any]:
+        return probe.read(self.release["service"], self.invocation)
+
+    def _ask(self) -> None:
+        """Have the probe at work in a thread: a first completion may take minutes, in which the log is watched."""
+        if self.asking is None or not self.asking.is_alive():
+            self.asking = threading.Thread(
+                target=probe.watch, args=(self.release, self.alive, self.invocation, self.key), daemon=True
+            )
+            self.asking.start()
