@@ -58,11 +58,13 @@ PROFILE = Key(
     },
 )
 
-SECRET = re.compile(r"(^|[_-])(token|api[_-]key|key|secret|password)([_-]|$)", re.IGNORECASE)
-"""Names of flags and variables whose values are nobody's business. A unit and its argv can be read by every user of the
-host, so there is no place for them yet."""
+SECRET = re.compile(r"(^|[_-])(api[_-]key|secret|password|passphrase)([_-]|$)|(^|[_-])(token|key)$", re.IGNORECASE)
+"""Names of flags and variables whose values are nobody's business: a unit and its argv can be read by every user."""
 
-NO_PLACE_FOR_IT = "looks like a secret, and every user of a host can read its units: secrets are not supported yet"
+NO_PLACE_FOR_IT = (
+    "looks like a secret, and every user of a host can read its units: put it into ironserve_api_key, "
+    "ironserve_secret_env or ironserve_secret_flags (docs/secrets.md)"
+)
 
 MERGED = ("env", "flags", "requires")
 """Keys whose names are merged one by one; any other key is replaced, and so is a flag whose value is a mapping."""

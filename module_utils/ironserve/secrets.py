@@ -16,7 +16,7 @@ from .engines import ENGINES
 from .problems import Problems
 
 FOLDER = "/etc/ironserve"
-SHORTEST = 8
+SHORTEST = 6
 """Characters. What is shorter is guessed, and hiding it in reports would hide half of what they say."""
 
 MASK = "********"

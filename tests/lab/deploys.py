@@ -98,7 +98,7 @@ class Fleet:
 
     def starts(self, host: str) -> int:
         """How often systemd started the unit since the host was made."""
-        return int(self.shell(host, f"journalctl -u {UNIT} -o cat | grep -c '^Started' || true"))
+        return int(self.shell(host, f"journalctl -u {UNIT} -o cat | grep -c '^Starting' || true"))
 
     def written(self, host: str) -> str:
         """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched."""
