@@ -11,7 +11,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-down test test-fast lint unit engines lab molecule other bench wheelhouse requirements format clean
+.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other bench wheelhouse requirements format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -35,6 +35,14 @@ demo: setup packages  ## deploy the real vLLM onto a test host on this machine, 
 
 demo-down:  ## remove what `make demo` made, but for the caches
 	@tests/lab/lab --name demo down
+
+show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
+	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\
+	ANSIBLE_DISPLAY_OK_HOSTS=false ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
+	  playbooks/show.yml $(if $(PROFILE),-e 'profile=$(PROFILE)') $(if $(SERVICE),-e 'service=$(SERVICE)')
+
+docs: setup  ## write the references in docs/ anew from the schema
+	.venv/bin/python tools/profile_reference.py
 
 test: setup packages lint unit engines lab molecule other  ## everything: lint and all tests
 	@echo "make test: all passed"

@@ -4,7 +4,7 @@ A lock is a folder ``environments/NAME`` with two files. ``lock.yml`` says what 
 platform; ``requirements.txt`` is what that became: one exact version and the sha256 of one file for every package.
 The id of a lock is its name and a hash of what would be installed, so comments, order and blank lines do not matter.
 
-Used on the controller only (the hosts get the text and the id): it may import yaml.
+Used on the controller only (the hosts get the text and the id): what it imports may import yaml.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .problems import Problems, did_you_mean, unknown
 from .schema import Key, check
+from .yaml_text import pairs
 
 NAME = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 PLATFORM = re.compile(r"manylinux_2_(?P<glibc>\d+)_(?P<machine>x86_64|aarch64)")
@@ -227,10 +226,8 @@ def parse_spec(text: str, name: str, file: str, problems: Problems) -> Spec | No
     if not NAME.fullmatch(name):
         problems.add(file, "", f'a lock may be named with a-z, 0-9, "." and "-" only, not "{name}"')
     values: dict[str, Any] = {}
-    for line, key, value in _pairs(text, file, problems):
+    for line, key, value in pairs(text, file, problems):
         where = f"{file}:{line}"
-        if key in values:
-            problems.add(where, key, "is given twice")
         values[key] = value
         known = KEYS.get(key)
         if known is None:
@@ -247,23 +244,6 @@ def parse_spec(text: str, name: str, file: str, problems: Problems) -> Spec | No
     for key in ("exclude", "shims"):
         values[key] = tuple(Note(**item) for item in values.get(key, ()))
     return Spec(name=name, **{**values, "requires": tuple(values["requires"])})
-
-
-def _pairs(text: str, file: str, problems: Problems) -> list[tuple[int, str, Any]]:
-    """The top-level keys of a YAML mapping with their lines and values."""
-    try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if isinstance(node, yaml.MappingNode):
-            return [
-                (key.start_mark.line + 1, str(key.value), loader.construct_object(value, deep=True))
-                for key, value in node.value
-            ]
-        problems.add(file, "", "is not a mapping of keys to values")
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
-        mark = getattr(error, "problem_mark", None)
-        problems.add(f"{file}:{mark.line + 1}" if mark else file, "", f"not YAML: {getattr(error, 'problem', error)}")
-    return []
 
 
 def contradictions(spec: Spec, requirements: Iterable[Requirement], file: str, problems: Problems) -> None:
@@ -314,7 +294,7 @@ def load_spec(folder: Path) -> Spec:
 def load_uv(file: Path) -> Uv:
     """Read ``environments/uv.yml``; raise a LockError with everything that is wrong with it."""
     problems = Problems()
-    values = {key: value for _, key, value in _pairs(_read(file, problems), str(file), problems)}
+    values = {key: value for _, key, value in pairs(_read(file, problems), str(file), problems)}
     check(values, Key("mapping", "the pinned uv", keys=UV_KEYS), str(file), "", problems)
     if problems:
         raise LockError(problems.report("uv's pin cannot be used"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Callable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -41,6 +42,10 @@ class Problems:
         entry = f"{where}: {key}: {text}" if key else f"{where}: {text}"
         if entry not in self.found:
             self.found.append(entry)
+
+    def at(self, where: str, key: str) -> Callable[[str, str], None]:
+        """A function that notes what is wrong at a place inside ``key``: ``[0]``, ``.name``, or nothing."""
+        return lambda place, text: self.add(where, f"{key}{place}", text)
 
     def __bool__(self) -> bool:
         return bool(self.found)

@@ -14,11 +14,12 @@ from typing import Any
 
 from . import secrets
 from .engines import ENGINES
+from .explain import explain
+from .flags import NOT_WHOLE, Words, argv, words
 from .problems import Problems, kind_of, unknown
-from .profiles import Source, merge
+from .profiles import Merged, Source, merge
 from .site import check_site
 
-REFERENCE = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 LIMITS = {"nofile": 65535, "memlock": "infinity"}
@@ -41,6 +42,7 @@ def resolve(
     sources: Mapping[str, Source],
     locks: Mapping[str, Mapping[str, Any]],
     problems: Problems,
+    origins: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """The release of ``service`` on ``host``, or None with all that is wrong in ``problems``.
 
@@ -53,6 +55,8 @@ def resolve(
         locks: for each engine the lock that the site names: ``name``, ``id``, ``engine_version``, ``python``,
             ``installed_mib``.
         problems: receives everything that is wrong.
+        origins: receives where each word of the command and each variable comes from, see ``explain.py``; no part of
+            the release, which does not change with the way in which a profile is written.
     """
     check_site(site, f"host {host}", problems)
     if service != "main":
@@ -60,16 +64,17 @@ def resolve(
     if not profile:
         problems.add(f"host {host}", "ironserve_profile", "is not set, and no -e profile= was given")
         return None
-    merged = merge(profile, sources, problems)
-    if merged is None:
+    group = str(site.get("ironserve_host_group", "?"))
+    found = merge(profile, sources, problems, group, host)
+    if found is None:
         return None
-    file, group = sources[profile].file, str(site.get("ironserve_host_group", "?"))
-    flags = _flags(merged["flags"], site.get("ironserve_sizes"), file, group, problems)
-    env = _environment(merged, site.get("ironserve_nccl_sets"), file, group, problems)
+    merged, file = found.values, sources[profile].file
+    flags = _flags(found, site.get("ironserve_sizes"), group, problems)
+    env = _environment(found, site.get("ironserve_nccl_sets"), group, problems)
     engine, lock = ENGINES.get(str(merged.get("engine"))), locks.get(str(merged.get("engine")))
     if engine is None:
         return None
-    _check_gpus(merged["requires"], flags.get(engine.TENSOR_PARALLEL), site, file, problems)
+    _check_gpus(found, flags.get(engine.TENSOR_PARALLEL), engine.TENSOR_PARALLEL, site, problems)
     if lock is None and not problems:
         problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
     if lock is None or problems:
@@ -81,9 +86,9 @@ def resolve(
     if problems:
         return None
     config = {"config": secrets.config_path(service)} if placed["flags"] else {}
-    all_flags = {**flags, **engine.service_flags(model["path"], model["served_name"], address, port), **config}
+    of_service = {**engine.service_flags(model["path"], model["served_name"], address, port), **config}
     environment = f"{ENGINES_ROOT}/{lock['id']}"
-    return {
+    release = {
         **content,
         "release_id": digest(content),
         "service": service,
@@ -96,7 +101,7 @@ def resolve(
         "port": port,
         "url": f"http://{probe_address(address)}:{port}",
         "model_name": model["served_name"] or model["path"],
-        "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
+        "argv": engine.command(environment, model["path"]) + argv({**flags, **of_service}, engine.FLAG_ORDER),
         "limits": {**LIMITS, **(site.get("ironserve_limits") or {})},
         "secrets": secrets.names(placed),
         "env_file": secrets.env_path(service) if placed["env"] else "",
@@ -106,6 +111,9 @@ def resolve(
         "watchdog_s": merged["watchdog_s"],
         "completion_timeout_s": merged["completion_timeout_s"],
     }
+    if origins is not None:
+        origins.update(explain(release, found, of_service, engine))
+    return release
 
 
 def _secrets(
@@ -128,17 +136,6 @@ def _secrets(
     return secrets.place(engine, api_key, secret_env, secret_flags)
 
 
-def argv(flags: Mapping[str, Any], order: tuple[str, ...]) -> list[str]:
-    """Flags as a list of arguments: those in ``order`` first, then the others by name."""
-    rank = {name: place for place, name in enumerate(order)}
-    words: list[str] = []
-    for name in sorted(flags, key=lambda flag: (rank.get(flag, len(order)), flag)):
-        words.append(f"--{name}")
-        if flags[name] is not True:
-            words.append(str(flags[name]))
-    return words
-
-
 def probe_address(listen_address: str) -> str:
     """Where the host itself reaches a server that listens on ``listen_address``, as a URL writes it."""
     if listen_address in ("0.0.0.0", "::", ""):  # noqa: S104  compared, not bound
@@ -146,60 +143,57 @@ def probe_address(listen_address: str) -> str:
     return f"[{listen_address}]" if ":" in listen_address else listen_address
 
 
-def _flags(flags: Mapping[str, Any], sizes: Any, file: str, group: str, problems: Problems) -> dict[str, Any]:
-    """The flags as the command has them: each ``${size}`` replaced, false ones left out, values as text."""
-    resolved: dict[str, Any] = {}
-    for name, value in flags.items():
-        match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if match and isinstance(sizes, Mapping):
-            if match[1] not in sizes:
-                problems.add(file, f"flags.{name}", unknown(f"size of host group {group}", match[1], sizes))
-            resolved[name] = str(sizes.get(match[1]))
-        elif value is not False:
-            _check_reference(value, file, f"flags.{name}", problems)
-            resolved[name] = value if value is True else str(value)
+def _flags(merged: Merged, sizes: Any, group: str, problems: Problems) -> dict[str, Words]:
+    """The flags as the command has them: each ``${size}`` replaced, those that are false left out."""
+    resolved: dict[str, Words] = {}
+    if not isinstance(sizes, Mapping):
+        return resolved  # said already, and every reference would be called unknown
+    for name, value in merged.values["flags"].items():
+        origin = merged.origins["flags", name]
+        found = words(value, sizes, f"host group {group}", problems.at(origin.file, origin.key))
+        if found is not None:
+            resolved[name] = found
     return resolved
 
 
-def _environment(
-    merged: Mapping[str, Any], nccl_sets: Any, file: str, group: str, problems: Problems
-) -> dict[str, str]:
+def _environment(merged: Merged, nccl_sets: Any, group: str, problems: Problems) -> dict[str, str]:
     """The engine's variables: the NCCL set that the profile opts into, and the profile's own."""
-    chosen = merged.get("nccl_set")
+    chosen, own = merged.values.get("nccl_set"), merged.values["env"]
     nccl: Mapping[str, Any] = {}
     if isinstance(chosen, str) and isinstance(nccl_sets, Mapping):
         if chosen not in nccl_sets:
-            problems.add(file, "nccl_set", unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
+            origin = merged.origins["nccl_set",]
+            problems.add(origin.file, origin.key, unknown(f"NCCL set of host group {group}", chosen, nccl_sets))
         nccl = nccl_sets[chosen] if isinstance(nccl_sets.get(chosen), Mapping) else {}
-    for name, value in merged["env"].items():
-        _check_reference(value, file, f"env.{name}", problems)
+    for name, value in own.items():
+        origin = merged.origins["env", name]
+        if isinstance(value, str) and "${" in value:
+            problems.add(origin.file, origin.key, NOT_WHOLE.format(value))
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
-            problems.add(file, "env", f"{kind_of(name)} is no name of an environment variable")
+            problems.add(origin.file, origin.key, f"{kind_of(name)} is no name of an environment variable")
         elif name in nccl and str(nccl[name]) != str(value):
             problems.add(
-                file,
-                f"env.{name}",
+                origin.file,
+                origin.key,
                 f'contradicts the NCCL set {chosen}: "{value}" here, "{nccl[name]}" in host group {group}',
             )
-    return {str(name): str(value) for name, value in {**nccl, **merged["env"]}.items()}
-
-
-def _check_reference(value: Any, file: str, key: str, problems: Problems) -> None:
-    if isinstance(value, str) and "${" in value:
-        problems.add(file, key, f'"{value}": a size is a whole value of a flag, ${{name}} and nothing beside it')
+    return {str(name): str(value) for name, value in {**nccl, **own}.items()}
 
 
 def _check_gpus(
-    requires: Mapping[str, Any], tensor_parallel: Any, site: Mapping[str, Any], file: str, problems: Problems
+    merged: Merged, tensor_parallel: Any, tensor_parallel_flag: str, site: Mapping[str, Any], problems: Problems
 ) -> None:
     """What the profile needs against what the group says that a host has."""
     hardware, group = site.get("ironserve_hardware"), site.get("ironserve_host_group")
     count = hardware.get("gpu_count") if isinstance(hardware, Mapping) else None
-    needed = requires.get("gpu_count", 0)
+    needed = merged.values["requires"].get("gpu_count", 0)
     if not isinstance(count, int) or not isinstance(needed, int):
         return
     ranks = int(tensor_parallel) if str(tensor_parallel).isdigit() else 0
     if count < needed:
-        problems.add(file, "requires.gpu_count", f"needs {needed} GPUs; host group {group} has {count}")
+        origin = merged.origins["requires", "gpu_count"]
+        problems.add(origin.file, origin.key, f"needs {needed} GPUs; host group {group} has {count}")
     elif 0 < count < ranks:
-        problems.add(file, "flags", f"tensor parallel {ranks} on host group {group}, which has {count} GPUs")
+        origin = merged.origins["flags", tensor_parallel_flag]
+        text = f"tensor parallel {ranks} on host group {group}, which has {count} GPUs"
+        problems.add(origin.file, origin.key, text)

@@ -16,7 +16,7 @@ class Key:
     """What one key may hold.
 
     Attributes:
-        type: ``str``, ``int``, ``number``, ``mapping`` or ``list``; a bool is never taken for a number.
+        type: one of ``EXPECTED``; a bool is never taken for a number.
         about: one line for the documentation.
         required: the key must be there.
         choices: the only values allowed.
@@ -24,6 +24,8 @@ class Key:
         keys: what a mapping may hold; without it the names are free and the values are what ``values`` says.
         values: what each value of a mapping with free names, or each item of a list, must be.
         absolute: the text is an absolute path.
+        removable: null is allowed, and takes away what a lower place said.
+        default: what holds where nobody says it, for the documentation.
         secret: the value is never said.
     """
 
@@ -36,6 +38,8 @@ class Key:
     keys: Mapping[str, Key] = field(default_factory=dict)
     values: Key | None = None
     absolute: bool = False
+    removable: bool = False
+    default: Any = None
     secret: bool = False
 
 
@@ -43,8 +47,10 @@ EXPECTED = {
     "str": "text",
     "int": "a whole number",
     "number": "a number",
+    "bool": "true/false",
     "scalar": "text or a number",
-    "flag": "true/false, text or a number",
+    "size": "text, a number or a mapping",
+    "flag": "true/false, text, a number, a list or a mapping",
     "mapping": "a mapping",
     "list": "a list",
 }
@@ -52,19 +58,23 @@ EXPECTED = {
 
 def _has_type(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
-        return wanted == "flag"
+        return wanted in ("bool", "flag")
     types: dict[str, Any] = {
-        "str": str, "int": int, "number": (int, float), "scalar": Scalar, "flag": Scalar, "mapping": Mapping,
-        "list": list,
+        "str": str, "int": int, "number": (int, float), "bool": bool, "scalar": Scalar, "size": (*Scalar, Mapping),
+        "flag": (*Scalar, list, Mapping), "mapping": Mapping, "list": list,
     }  # fmt: skip
     return isinstance(value, types[wanted])
 
 
 def check(value: Any, key: Key, where: str, name: str, problems: Problems) -> None:
     """Add to ``problems`` everything in which ``value`` (found at ``name`` in ``where``) differs from ``key``."""
+    if value is None and key.removable:
+        return
     if not _has_type(value, key.type):
+        quote = ': write it in quotes, "1" or "true", as its reader wants it' if isinstance(value, bool) else ""
+        hint = quote if key.type == "scalar" else ""
         got = "something else, which is not shown" if key.secret else kind_of(value)
-        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {got}")
+        problems.add(where, name, f"expected {EXPECTED[key.type]}, got {got}{hint}")
         return
     if key.choices and value not in key.choices:
         problems.add(

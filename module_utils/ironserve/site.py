@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from .problems import Problems, did_you_mean
@@ -14,7 +14,7 @@ SENTINEL = "ironserve_group_vars_loaded"
 """Set by group_vars/all: an inventory that does not see it was given with -i and without our group_vars."""
 
 VARIABLES: dict[str, Key] = {
-    SENTINEL: Key("flag", "set by group_vars/all; shows that the group_vars were loaded"),
+    SENTINEL: Key("bool", "set by group_vars/all; shows that the group_vars were loaded"),
     "ironserve_host_group": Key("str", "name of the host group: the kind of hardware that a host is", required=True),
     "ironserve_profile": Key("str", "profile of the host's service when a deploy names none"),
     "ironserve_profile_paths": Key(
@@ -42,7 +42,7 @@ VARIABLES: dict[str, Key] = {
         },
     ),
     "ironserve_sizes": Key(
-        "mapping", "sizes of the group that profiles name as ${name}", required=True, values=Key("scalar", "a size")
+        "mapping", "sizes of the group that profiles name as ${name}", required=True, values=Key("size", "a size")
     ),
     "ironserve_nccl_sets": Key(
         "mapping",
@@ -89,6 +89,16 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
         name: int(value) if name in whole and isinstance(value, str) and value.isdigit() else value
         for name, value in variables.items()
     }
+
+
+def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> str:
+    """What to say of a host that no group_vars describe: the one cause of all that is missing then."""
+    inside = [f'"{group}"{did_you_mean(group, known)}' for group in groups]
+    return (
+        f"host {host} is in no host group, so nothing says its hardware; its groups: {', '.join(inside) or 'none'}; "
+        f"host groups: {', '.join(sorted(known))}. A host group of your own is a group whose group_vars set "
+        "ironserve_host_group, as group_vars/blackwell/main.yml does"
+    )
 
 
 def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> None:

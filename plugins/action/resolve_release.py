@@ -36,13 +36,17 @@ releases:
   description: A release for each service that is meant. C(module_utils/ironserve/resolve.py) says what its keys mean.
   type: list
   elements: dict
+origins:
+  description: For each release where its flags, variables and time limits come from, as C(argv), C(env) and
+    C(settings); see C(module_utils/ironserve/explain.py).
+  type: list
+  elements: dict
 """
 
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -50,11 +54,11 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import lock
+from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import Source, engine_of
+from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
 from ansible.module_utils.ironserve.resolve import resolve
-from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, numbers_as_such
+from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, no_host_group, numbers_as_such
 
 
 def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
@@ -65,12 +69,18 @@ def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
             problems.add(str(folder), "", "no such folder (ironserve_profile_paths)")
         for file in sorted(folder.glob("*.yml")):
             shown = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
-            try:
-                source = Source(shown, yaml.safe_load(file.read_text()))
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                source = Source(shown, None, str(error))
-            sources.setdefault(file.stem, source)
+            sources.setdefault(file.stem, read_profile(file, shown))
     return sources
+
+
+def read_profile(file: Path, shown: str) -> Source:
+    """One profile; what is wrong with it matters only to those who use it."""
+    found = Problems()
+    try:
+        data = yaml_text.read(file.read_text(encoding="utf-8"), shown, found)
+    except (OSError, UnicodeDecodeError) as error:
+        return Source(shown, None, str(error))
+    return Source(shown, data, found=tuple(found.found))
 
 
 def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str, Any]]:
@@ -114,16 +124,22 @@ class ActionModule(ActionBase):
             )
         named = {name: self._templar.template(variables[name]) for name in variables if name.startswith(PREFIX)}
         site = numbers_as_such(named)
+        if "ironserve_host_group" not in site:
+            known = {file.stem for file in (ROOT / "group_vars").iterdir()} - {"all"}
+            raise AnsibleActionFail(no_host_group(host, variables["group_names"], known))
         profile = str(self._task.args.get("profile") or site.get("ironserve_profile", ""))
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
-        release = resolve(host, str(self._task.args.get("service", "main")), profile, site, sources, locks, problems)
+        groups, own = variables["groups"], str(site["ironserve_host_group"])
+        check_names(profile, sources, Inventory(groups, groups["all"], own, variables["group_names"]), problems)
+        service, origins = str(self._task.args.get("service", "main")), dict[str, Any]()
+        release = resolve(host, service, profile, site, sources, locks, problems, origins)
         if problems or release is None:
             raise AnsibleActionFail(
                 problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
             )
-        return {**result, "changed": False, "releases": [release]}
+        return {**result, "changed": False, "releases": [release], "origins": [origins]}
 
 
 def _texts(value: Any) -> list[str]:

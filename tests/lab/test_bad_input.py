@@ -51,7 +51,7 @@ def test_unknown_profile_lists_the_known(fleet):
 
 
 def test_misspelt_keys_and_wrong_types_come_in_one_list(fleet):
-    fleet.profile("wrong", flag={"a": 1}, startup_timeout_s="long", flags={"dtype": ["x"]})
+    fleet.profile("wrong", flag={"a": 1}, startup_timeout_s="long", flags={"dtype": [["x"]]})
     output = refused(
         fleet, "-l", "h1", "-e", "profile=wrong", "-e", "ironserve_prot=9000", ironserve_port="eight thousand"
     )
@@ -60,15 +60,13 @@ def test_misspelt_keys_and_wrong_types_come_in_one_list(fleet):
     assert "host h1: ironserve_port: expected a whole number, got text: 'eight thousand'" in output
     assert f'{fleet.folder}/profiles/wrong.yml: flag: unknown key (did you mean "flags"?)' in output
     assert f"{fleet.folder}/profiles/wrong.yml: startup_timeout_s: expected a whole number, got text: 'long'" in output
-    assert (
-        f"{fleet.folder}/profiles/wrong.yml: flags.dtype: expected true/false, text or a number, got a list" in output
-    )
+    assert f"{fleet.folder}/profiles/wrong.yml: flags.dtype[0]: a list is no item of a list" in output
 
 
 def test_a_profile_that_is_no_yaml_is_named(fleet):
     (fleet.folder / "profiles" / "broken.yml").write_text("flags: {")
     output = refused(fleet, "-l", "h1", "-e", "profile=broken")
-    assert f"{fleet.folder}/profiles/broken.yml: is not readable as YAML" in output
+    assert f"{fleet.folder}/profiles/broken.yml:1: not YAML" in output
 
 
 def test_a_port_taken_by_a_foreign_process_names_it_and_leaves_it_alone(fleet):

@@ -242,3 +242,18 @@ def test_after_a_reboot_a_start_that_hangs_is_tried_again_and_the_boot_does_not_
     wait(served, f"[ $(systemctl show -P ActiveState {UNIT}) = active ]", 60)
     assert served.complete("h1")["usage"]["completion_tokens"] == 3
     assert served.status("h1")["status"] == "ready"
+
+
+def test_case_36_json_flags_reach_the_engine_as_the_json_that_was_meant(fleet):
+    meant = {
+        "speculative-config": {"method": "mtp", "num_speculative_tokens": 3},
+        "compilation-config": {"cudagraph_mode": "FULL_AND_PIECEWISE", "custom_ops": ["all"]},
+        "hf-overrides": {"a value with": "a single quote ' and a space"},
+    }
+    fleet.model("h1")
+    quoted = {**meant, "hf-overrides": json.dumps(meant["hf-overrides"])}
+    fleet.profile("json", stall_timeout_s=30, flags=quoted)
+    fleet.play("-l", "h1", "-e", "profile=json")
+    script = f"tr '\\0' '\\n' < /proc/{fleet.main_pid('h1')}/cmdline"
+    words = fleet.shell("h1", script).splitlines()
+    assert {name: json.loads(words[words.index(f"--{name}") + 1]) for name in meant} == meant

@@ -6,8 +6,12 @@ import importlib
 import re
 from pathlib import Path
 
+import profile_reference
 import pytest
 import yaml
+from ansible.module_utils.ironserve import yaml_text
+from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.profiles import Source, merge
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
@@ -83,6 +87,24 @@ def test_a_roles_defaults_are_those_of_its_spec_and_its_readme_names_them(role):
 def test_every_shipped_profile_is_in_the_profiles_page():
     page = (ROOT / "docs" / "profiles.md").read_text()
     assert [file.stem for file in (ROOT / "profiles").glob("*.yml") if f"| `{file.stem}` |" not in page] == []
+
+
+@pytest.mark.parametrize("name", profile_reference.PAGES)
+def test_the_reference_is_what_the_schema_says(name):
+    text = (ROOT / name).read_text()
+    assert profile_reference.page(text) == text, "stale: run make docs"
+    assert "<!-- generated:" in text
+
+
+def test_the_example_of_the_profiles_page_resolves():
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "docs" / "profiles.md").read_text(), re.DOTALL)[1]
+    sources = {file.stem: file.read_text() for file in (ROOT / "profiles").glob("*.yml")} | {"example": example}
+    problems = Problems()
+    read = {name: Source(name, yaml_text.read(text, name, problems)) for name, text in sources.items()}
+    merged = merge("example", read, problems, "hopper", "gpu-a02")
+    assert problems.found == []
+    assert "nccl_set" not in merged.values
+    assert "num-continuous-decode-steps" not in merged.values["flags"]
 
 
 def test_every_make_target_that_a_page_names_exists():

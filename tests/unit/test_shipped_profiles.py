@@ -89,7 +89,7 @@ def test_lab_profile(shipped):
 def test_a_set_of_one_kind_of_hardware_is_not_offered_to_another(shipped):
     release, problems = shipped("triton_nccl", "hopper")
     assert release is None
-    assert problems == ['triton_nccl.yml: nccl_set: unknown NCCL set of host group hopper '
+    assert problems == ['flashinfer_nccl.yml: nccl_set: unknown NCCL set of host group hopper '
                         '"low_latency"; known: none']  # fmt: skip
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from ansible.module_utils.ironserve.flags import argv
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source
-from ansible.module_utils.ironserve.resolve import argv, probe_address, resolve
+from ansible.module_utils.ironserve.resolve import probe_address, resolve
 from ansible.module_utils.ironserve.site import numbers_as_such
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ def test_everything_wrong_is_said_at_once_with_file_key_and_what_was_meant():
     bad = {
         "descripton": "misspelt",
         "engine": "vlm",
-        "flags": {"--dtype": "x", "max_num_seqs": 4, "port": 1, "list": [1], "tp": "${tensor_paralel}"},
+        "flags": {"--dtype": "x", "max_num_seqs": 4, "port": 1, "list": [[1]], "tp": "${tensor_paralel}"},
         "env": {"NCCL_PROTO": True},
         "startup_timeout_s": "long",
     }
@@ -107,7 +108,7 @@ def test_everything_wrong_is_said_at_once_with_file_key_and_what_was_meant():
         'profiles/p.yml: descripton: unknown key (did you mean "description"?)',
         "profiles/p.yml: description: is missing",
         'profiles/p.yml: engine: "vlm" is none of sglang, vllm (did you mean "vllm"?)',
-        "profiles/p.yml: flags.list: expected true/false, text or a number, got a list",
+        "profiles/p.yml: flags.list[0]: a list is no item of a list: write text, a number or a mapping",
         'profiles/p.yml: flags.--dtype: write the flag without dashes in front and with dashes inside: "dtype"',
         "profiles/p.yml: flags.max_num_seqs: write the flag without dashes in front and with dashes inside: "
         '"max-num-seqs"',
@@ -172,7 +173,9 @@ def test_more_gpus_than_the_group_has():
     _, problems = run({"p": {**BASE, "requires": {"gpu_count": 16}}})
     assert problems == ["profiles/p.yml: requires.gpu_count: needs 16 GPUs; host group lab has 8"]
     _, problems = run({"p": {**BASE, "flags": {"tensor-parallel-size": 16}}})
-    assert problems == ["profiles/p.yml: flags: tensor parallel 16 on host group lab, which has 8 GPUs"]
+    assert problems == [
+        "profiles/p.yml: flags.tensor-parallel-size: tensor parallel 16 on host group lab, which has 8 GPUs"
+    ]
 
 
 def test_an_engine_without_a_lock():
@@ -220,11 +223,11 @@ def test_a_name_that_only_begins_like_a_secret_is_none():
 
 def test_a_broken_profile_matters_only_where_it_is_used():
     problems = Problems()
-    sources = {"p": Source("profiles/p.yml", BASE), "half": Source("profiles/half.yml", None, "line 3: x")}
+    sources = {"p": Source("profiles/p.yml", BASE), "half": Source("profiles/half.yml", None, "x")}
     assert resolve("h1", "main", "p", SITE, sources, {"vllm": LOCK}, problems)
     assert problems.found == []
     assert resolve("h1", "main", "half", SITE, sources, {"vllm": LOCK}, problems) is None
-    assert problems.found == ["profiles/half.yml: is not readable as YAML: line 3: x"]
+    assert problems.found == ["profiles/half.yml: cannot be read: x"]
 
 
 def test_wrong_values_come_with_the_wrong_keys_in_one_list():

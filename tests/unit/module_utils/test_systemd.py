@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ansible.module_utils.ironserve import systemd
 from hypothesis import given
@@ -38,6 +40,32 @@ def test_argv_comes_back(argv):
     line = systemd.exec_line(argv)
     assert "\n" not in line
     assert parse_as_systemd(line) == argv
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"method": "mtp", "num_speculative_tokens": 3},
+        {"cudagraph_mode": "FULL_AND_PIECEWISE", "custom_ops": ["all"]},
+        {"a value with": "a single quote ' and a space"},
+    ],
+)
+def test_case_36_a_json_flag_is_one_word_of_execstart_without_quotes_of_a_shell(resolved, value):
+    release = resolved(f"flags:\n  speculative-config: {json.dumps(value)}\n  y: 1\n")
+    line = systemd.exec_line(release.argv)
+    words = parse_as_systemd(line)
+    assert words == release.argv
+    word = words[words.index("--speculative-config") + 1]
+    assert json.loads(word) == value
+    assert word[0] + word[-1] == "{}"
+    assert "'{" not in line
+    assert "}'" not in line
+
+
+def test_case_36_a_text_with_a_quote_and_a_space_is_one_word(resolved):
+    release = resolved('flags: {x: "it\'s a text"}')
+    assert parse_as_systemd(systemd.exec_line(release.argv)) == release.argv
+    assert release.argv[-2:] == ["--x", "it's a text"]
 
 
 @given(TEXT)

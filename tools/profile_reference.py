@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Write the references in docs/profiles.md and docs/variables.md anew from the schema that checks what people write.
+
+usage: profile_reference.py [--check]     (with --check nothing is written, and a stale page is an error)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "module_utils"))
+
+from ironserve import yaml_text  # noqa: E402  (needs the folder above)
+from ironserve.flags import argv_of, words  # noqa: E402
+from ironserve.problems import Problems  # noqa: E402
+from ironserve.profiles import PART, PROFILE  # noqa: E402
+from ironserve.schema import EXPECTED, Key  # noqa: E402
+from ironserve.site import SENTINEL, VARIABLES  # noqa: E402
+
+PAGES = ("docs/profiles.md", "docs/variables.md")
+MARKED = re.compile(r"(<!-- generated: (\w+), by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
+
+SIZES = {"tensor_parallel": 8}
+VALUES = {
+    "the bare flag": "x: true",
+    "no such flag, whoever says it": "x: false",
+    "a number": "x: 0.85",
+    "text": "x: triton",
+    "a number below zero, or any text that begins with a dash": "x: -1",
+    "a size of the host group": "x: ${tensor_parallel}",
+    "several words (argparse's `nargs`)": "x: [32, 64, 128]",
+    "JSON": "x: {method: mtp, num_speculative_tokens: 3}",
+    "the same JSON in quotes": 'x: \'{"num_speculative_tokens": 3, "method": "mtp"}\'',
+    "a size inside JSON, in quotes there; the number stays a number": 'x: {ranks: "${tensor_parallel}"}',
+    "a JSON array: in quotes, since a YAML list is several words": "x: '[1, 2]'",
+    "several words of JSON": 'x: [{"name": "a"}, {"name": "b"}]',
+}
+
+
+def rows(name: str, key: Key) -> Iterator[tuple[str, Key]]:
+    """A key and all that it may hold, by path."""
+    yield name, key
+    inner = [(f"{name}.{child}", below) for child, below in key.keys.items()]
+    if key.values:
+        inner.append((f"{name}[]" if key.type == "list" else f"{name}.NAME", key.values))
+    for path, below in inner:
+        if below is PART:
+            yield path, below
+        else:
+            yield from rows(path, below)
+
+
+def holds(key: Key) -> str:
+    """What a key may hold, in words."""
+    if key is PART:
+        return "any of: " + ", ".join(f"`{name}`" for name in key.keys)
+    if key.choices:
+        return " or ".join(f"`{choice}`" for choice in key.choices)
+    bounds = [f"from {key.low:g}" if key.low is not None else "", f"to {key.high:g}" if key.high is not None else ""]
+    path = " (an absolute path)" if key.absolute else ""
+    return " ".join(filter(None, [EXPECTED[key.type].removeprefix("a ") + path, *bounds]))
+
+
+def table(header: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    """A table of Markdown."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [list(header), ["---"] * len(header), *escaped])
+
+
+def keys() -> str:
+    """Every key of a profile."""
+    lines = []
+    for name, key in (row for top, inner in PROFILE.keys.items() for row in rows(top, inner)):
+        default = f"`{key.default}`" if key.default is not None else "required" if key.required else ""
+        lines.append((f"`{name}`", holds(key), default, "yes" if key.removable else "", key.about))
+    return table(("key", "holds", "default", "null removes it", "what it is"), lines)
+
+
+def values() -> str:
+    """What each kind of value becomes, by the code that makes it so."""
+    lines = []
+    for about, text in VALUES.items():
+        problems = Problems()
+        value = yaml_text.read(text, "", problems)["x"]
+        found = words(value, SIZES, "", problems.at("", text))
+        if problems:
+            raise ValueError(problems.report("an example is wrong"))
+        argv = [] if found is None else argv_of("x", found)
+        lines.append((about, f"`{text}`", f"`{shlex.join(argv)}`" if argv else "nothing"))
+    return table(("value", "in the profile", "in the command, quoted as for a shell"), lines)
+
+
+def variables() -> str:
+    """Every site variable."""
+    shipped = yaml.safe_load((ROOT / "group_vars" / "all" / "main.yml").read_text(encoding="utf-8"))
+    lines = []
+    for name, key in (row for top, inner in VARIABLES.items() if top != SENTINEL for row in rows(top, inner)):
+        value = shipped.get(name)
+        said = "" if isinstance(value, dict) or name not in shipped else f"`{value!r}`"
+        lines.append((f"`{name}`", holds(key), said or ("required" if key.required else ""), key.about))
+    return table(("variable", "holds", "shipped value", "what it is"), lines)
+
+
+GENERATORS = {"keys": keys, "values": values, "variables": variables}
+
+
+def page(text: str) -> str:
+    """The page with its generated parts anew."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{GENERATORS[found[2]]()}\n{found[3]}", text)
+
+
+def main() -> int:
+    """Write or check the pages."""
+    stale = []
+    for name in PAGES:
+        old = (ROOT / name).read_text(encoding="utf-8")
+        if page(old) != old:
+            stale.append(name)
+            if "--check" not in sys.argv[1:]:
+                (ROOT / name).write_text(page(old), encoding="utf-8")
+    for name in stale:
+        print(f"{name}: {'is stale: make docs' if '--check' in sys.argv[1:] else 'written'}")
+    return 1 if stale and "--check" in sys.argv[1:] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
