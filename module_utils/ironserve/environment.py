@@ -58,7 +58,7 @@ class Wish:
     @property
     def unit(self) -> str:
         """The transient unit that builds: its name lets only one build of a lock run at a time."""
-        return f"ironserve-environment-{self.lock_id}.service"
+        return unit_of(self.lock_id)
 
     @property
     def wheels(self) -> Path | None:
@@ -94,6 +94,11 @@ class State:
     damage: tuple[str, ...]
     build: str
     invocation: str
+
+
+def unit_of(lock_id: str) -> str:
+    """The name of the unit that builds the environment of a lock."""
+    return f"ironserve-environment-{lock_id}.service"
 
 
 def decide(state: State, cursor: Mapping[str, Any]) -> str:
