@@ -76,7 +76,7 @@ wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.
 	.venv/bin/python tools/wheelhouse.py $(LOCK)
 
 lock: setup  ## have a lock: make lock ENGINE=sglang VERSION=0.5.23 [PYTHON_MINOR=3.11] [VARIANT=cpu] [UPGRADE=1]
-	@.venv/bin/python tools/lock.py $(ENGINE) $(or $(VERSION),$(error say which: VERSION=0.5.23)) \
+	@.venv/bin/python tools/make_lock.py $(ENGINE) $(or $(VERSION),$(error say which: VERSION=0.5.23)) \
 	  $(if $(PYTHON_MINOR),--python $(PYTHON_MINOR)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(UPGRADE),--upgrade)
 
 dry-run: setup  ## ask the index whether it has every file of a lock: make dry-run LOCK=sglang-0.5.23-cuda

@@ -59,11 +59,12 @@ def plan(lock: Lock, scratch: Path) -> subprocess.CompletedProcess[str]:
     for shim in lock.spec.shims:
         content = shim_wheel.build(shim.name, shim.version, shim.why, shim.files)
         (scratch / shim_wheel.file_name(shim.name, shim.version)).write_bytes(content)
+    beside = ["--find-links", str(scratch)] if lock.spec.shims else []
     packages = scratch / "requirements.txt"
     packages.write_text(lock.text, encoding="utf-8")
     return subprocess.run(
         [uv(), "pip", "install", "--dry-run", "--no-config", "--require-hashes", "--no-deps", "--no-build",
-         "--target", str(scratch / "empty"), *target(lock.spec), *places(lock.spec), "--find-links", str(scratch),
+         "--target", str(scratch / "empty"), *target(lock.spec), *places(lock.spec), *beside,
          "--requirement", str(packages)],
         check=False, capture_output=True, text=True,
     )  # fmt: skip

@@ -72,7 +72,7 @@ def relock(folder: Path, upgrade: bool = False) -> tuple[str, int]:
     if text != locked:
         file.write_text(text, encoding="utf-8")
     lock = load(folder)
-    size = sum(found.get("size", 0) for _, _, found in packages) // 2**20
+    size = -(-sum(found.get("size", 0) for _, _, found in packages) // 2**20)
     state = "as before" if text == locked else "written"
     return f"{lock.id}: {len(lock.requirements)} packages, {size} MiB as far as the index tells; {state}", size
 
@@ -125,9 +125,9 @@ def preferences(kept: Sequence[Requirement]) -> str:
 
 
 def target(spec: Spec) -> list[str]:
-    """The Python and the platform that uv is to resolve for."""
+    """The Python and the platform that uv is to resolve for; --python only spares it a search for one to run."""
     platform = "{}-manylinux_{}_{}".format(spec.machine, *spec.glibc)
-    return ["--python-version", spec.python, "--python-platform", platform]
+    return ["--python", sys.executable, "--python-version", spec.python, "--python-platform", platform]
 
 
 def places(spec: Spec) -> list[str]:

@@ -276,6 +276,8 @@ def advice(log: str, wish: Wish) -> list[str]:
         return [
             f"A wheel is missing in {wish.source}: run tools/wheelhouse.py with this lock, and show it to the host."
         ]
+    if "401 Unauthorized" in log or "403 Forbidden" in log:
+        return ["The index refuses: look at user name and password in the index address, percent-encoded."]
     if "No space left" in log:
         return [f"Make room in {wish.root}; the lock's installed_mib may be too small."]
     if "Failed to extract" in log:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Have a lock of an engine's version: write its lock.yml where there is none, and resolve it.
 
-usage: tools/lock.py ENGINE VERSION [--python 3.12] [--variant cuda|cpu] [--upgrade]
+usage: tools/make_lock.py ENGINE VERSION [--python 3.12] [--variant cuda|cpu] [--upgrade]
 
 The folder is environments/ENGINE-VERSION-VARIANT, with -py310 behind it for a Python that is not the variant's usual
 one. A lock that is there keeps its lock.yml, and its versions too as long as that allows them (--upgrade takes newer
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import math
 import re
 import shutil
 import subprocess
@@ -99,7 +100,9 @@ def new_cuda_lock(folder: Path, engine: str, number: str, minor: str) -> str:
         wish = CUDA.format(engine=engine, version=number, python=minor)
         (draft / "lock.yml").write_text(wish, encoding="utf-8")
         said, download = relock(draft)
-        sizes = CUDA_NOTES.format(download=download, installed=round(UNPACKED * download / 100) * 100)
+        sizes = CUDA_NOTES.format(
+            download=max(download, 1), installed=max(math.ceil(UNPACKED * download / 100), 1) * 100
+        )
         (draft / "lock.yml").write_text(wish + sizes, encoding="utf-8")
         shutil.copytree(draft, folder)
     return said
