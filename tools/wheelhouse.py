@@ -243,7 +243,9 @@ def main() -> None:
                 f"{house.folder}: {len(lock.requirements)} wheels, {house.size() / 2**20:.0f} MiB, "
                 f"all checked ({duration(time.monotonic() - began)})"
             )
-    except (LockError, FetchError) as error:
+    except LockError as error:
+        raise SystemExit(str(error)) from error
+    except FetchError as error:
         raise SystemExit(f"{error}\nRun the same command again: what has come stays.") from error
 
 
