@@ -11,7 +11,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other bench wheelhouse requirements format clean
+.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other bench wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -30,8 +30,9 @@ setup: .venv/.complete .ironserve/wheelhouse/uv/wheelhouse.json  ## make .venv w
 packages:  ## install the system packages that test hosts need
 	@tools/packages.sh
 
-demo: setup packages  ## deploy the real vLLM onto a test host on this machine, and ask it something
-	@tools/demo.sh
+ENGINE ?= vllm
+demo: setup packages  ## deploy the real vLLM (or ENGINE=sglang) onto a test host on this machine, and ask it something
+	@tools/demo.sh $(ENGINE)
 
 demo-down:  ## remove what `make demo` made, but for the caches
 	@tests/lab/lab --name demo down
@@ -66,8 +67,8 @@ lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
-	tools/engines.sh standin vllm
-	tools/molecule.sh engine_environment serve deploy real_vllm
+	tools/engines.sh standin vllm sglang
+	tools/molecule.sh engine_environment serve deploy real_vllm real_sglang
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
@@ -79,8 +80,15 @@ bench: setup packages  ## measure the overhead of a deploy; JSON in .ironserve/b
 	.venv/bin/python tests/benchmarks/deploy.py
 
 LOCK ?= vllm-0.32.0-cpu
-wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu
-	.venv/bin/python tools/wheelhouse.py environments/$(LOCK)
+wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu (a name or a path)
+	.venv/bin/python tools/wheelhouse.py $(LOCK)
+
+lock: setup  ## have a lock: make lock ENGINE=sglang VERSION=0.5.23 [PYTHON_MINOR=3.11] [VARIANT=cpu] [UPGRADE=1]
+	@.venv/bin/python tools/make_lock.py $(ENGINE) $(or $(VERSION),$(error say which: VERSION=0.5.23)) \
+	  $(if $(PYTHON_MINOR),--python $(PYTHON_MINOR)) $(if $(VARIANT),--variant $(VARIANT)) $(if $(UPGRADE),--upgrade)
+
+dry-run: setup  ## ask the index whether it has every file of a lock: make dry-run LOCK=sglang-0.5.23-cuda
+	@.venv/bin/python tools/dry_run.py $(LOCK)
 
 requirements: setup  ## pin requirements/dev.txt anew from dev.in
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Bring every file of a lock into a wheelhouse, for hosts that reach no package index.
 
-usage: tools/wheelhouse.py [environments/NAME] [--to FOLDER]
+usage: tools/wheelhouse.py [NAME] [--to FOLDER]
+
+NAME is a lock of environments/, or the path of one.
 
 Files land in FOLDER/LOCK-ID, uv's own wheel in FOLDER/uv; without a lock only uv's wheel is brought. Show FOLDER to the
 hosts (a mount, a copy) and name it there in engine_environment_wheelhouse. Safe to repeat: files that are there and
@@ -31,7 +33,7 @@ from pip_settings import find_links
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "module_utils"))
 
-from ironserve.lock import LockError, Requirement, Spec, load, load_uv  # noqa: E402  (needs the folder above)
+from ironserve.lock import LockError, Requirement, Spec, find, load, load_uv  # noqa: E402  (needs the folder above)
 from ironserve.slices import duration  # noqa: E402
 
 INDEX = "wheelhouse.json"
@@ -214,7 +216,7 @@ def bring(folder: Path, spec: Spec, requirements: tuple[Requirement, ...]) -> Wh
         for item in [item for item in missing if item.name in shims]:
             shim = shims[item.name]
             file = scratch / shim_wheel.file_name(shim.name, shim.version)
-            file.write_bytes(shim_wheel.build(shim.name, shim.version, shim.why))
+            file.write_bytes(shim_wheel.build(shim.name, shim.version, shim.why, shim.files))
             house.take(file, set(item.hashes))
             missing.remove(item)
         fill(house, spec, missing, len(requirements), scratch)
@@ -224,13 +226,13 @@ def bring(folder: Path, spec: Spec, requirements: tuple[Requirement, ...]) -> Wh
 def main() -> None:
     """Bring uv, then the lock's files, and say where they lie."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lock", nargs="?", type=Path, metavar="environments/NAME")
+    parser.add_argument("lock", nargs="?", metavar="NAME")
     parser.add_argument("--to", type=Path, default=ROOT / ".ironserve" / "wheelhouse", metavar="FOLDER")
     options = parser.parse_args()
     began = time.monotonic()
     try:
         pin = load_uv(ROOT / "environments" / "uv.yml")
-        lock = load(options.lock) if options.lock else None
+        lock = load(find(options.lock, ROOT)) if options.lock else None
         for machine, wheel in pin.wheels.items():
             if lock is None or machine == lock.spec.machine:
                 spec = Spec("uv", "", pin.version, "3.12", f"manylinux_2_28_{machine}", ())
@@ -241,7 +243,9 @@ def main() -> None:
                 f"{house.folder}: {len(lock.requirements)} wheels, {house.size() / 2**20:.0f} MiB, "
                 f"all checked ({duration(time.monotonic() - began)})"
             )
-    except (LockError, FetchError) as error:
+    except LockError as error:
+        raise SystemExit(str(error)) from error
+    except FetchError as error:
         raise SystemExit(f"{error}\nRun the same command again: what has come stays.") from error
 
 

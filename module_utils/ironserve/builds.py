@@ -69,7 +69,7 @@ class Build:
                 log = host.read_text(self.log) or ""
                 raise BuildError(environment.failure(self.wish, self._show(), log, self.log), log=str(self.log))
             if step in ("start", "finish"):
-                with self._alone():
+                with alone(self.wish.root):
                     state = self._look()
                     if environment.decide(state, cursor) == step:
                         cursor.setdefault("actions", environment.plan(self.wish, state, self.wish.uv_program.exists()))
@@ -130,19 +130,6 @@ class Build:
         host.systemctl("stop", self.wish.unit)
         if self._show().get("ActiveState") == "failed":
             host.systemctl("reset-failed", self.wish.unit)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold off other calls while a build is started or finished: seconds, never the build itself."""
-        os.umask(0o022)
-        self.wish.building.parent.mkdir(parents=True, exist_ok=True)
-        self.wish.building.parent.chmod(0o700)
-        handle = os.open(self.wish.building.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def _obstacles(self, found: Mapping[str, str]) -> list[str]:
         wish = self.wish
@@ -227,6 +214,21 @@ class Build:
             raise BuildError(
                 f"{self.wish.lock_id}: {' '.join(argv[:2])} failed: {done.err.strip() or done.out.strip()}"
             )
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Hold off other calls while a build is started or finished, or old environments go: never during the build."""
+    os.umask(0o022)
+    building = root / ".building"
+    building.mkdir(parents=True, exist_ok=True)
+    building.chmod(0o700)
+    handle = os.open(building, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def interpreters() -> dict[str, str]:

@@ -58,7 +58,7 @@ class Wish:
     @property
     def unit(self) -> str:
         """The transient unit that builds: its name lets only one build of a lock run at a time."""
-        return f"ironserve-environment-{self.lock_id}.service"
+        return unit_of(self.lock_id)
 
     @property
     def wheels(self) -> Path | None:
@@ -94,6 +94,11 @@ class State:
     damage: tuple[str, ...]
     build: str
     invocation: str
+
+
+def unit_of(lock_id: str) -> str:
+    """The name of the unit that builds the environment of a lock."""
+    return f"ironserve-environment-{lock_id}.service"
 
 
 def decide(state: State, cursor: Mapping[str, Any]) -> str:
@@ -271,6 +276,8 @@ def advice(log: str, wish: Wish) -> list[str]:
         return [
             f"A wheel is missing in {wish.source}: run tools/wheelhouse.py with this lock, and show it to the host."
         ]
+    if "401 Unauthorized" in log or "403 Forbidden" in log:
+        return ["The index refuses: look at user name and password in the index address, percent-encoded."]
     if "No space left" in log:
         return [f"Make room in {wish.root}; the lock's installed_mib may be too small."]
     if "Failed to extract" in log:

@@ -2,6 +2,7 @@
 
 A lock is a folder ``environments/NAME`` with two files. ``lock.yml`` says what was wished for and for which Python and
 platform; ``requirements.txt`` is what that became: one exact version and the sha256 of one file for every package.
+What a shim carries beside its name lies in ``shims/NAME``.
 The id of a lock is its name and a hash of what would be installed, so comments, order and blank lines do not matter.
 
 Used on the controller only (the hosts get the text and the id): what it imports may import yaml.
@@ -13,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,15 @@ class Uv:
 
 @dataclass(frozen=True)
 class Note:
-    """A package that a lock adds or leaves out by hand, and why."""
+    """A package that a lock adds, leaves out or takes otherwise by hand, and why.
+
+    ``files`` are those that a shim carries: path in its wheel, and text.
+    """
 
     name: str
     why: str
     version: str = ""
+    files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,9 @@ class Spec:
     python: str
     platform: str
     requires: tuple[str, ...]
+    overrides: tuple[Note, ...] = ()
     exclude: tuple[Note, ...] = ()
+    bare: tuple[Note, ...] = ()
     shims: tuple[Note, ...] = ()
     local_index: str = ""
     installed_mib: int = 0
@@ -194,14 +201,24 @@ def _requirement(entry: str) -> Requirement:
 
 NOTE = {"name": Key("str", "name of the package", required=True), "why": Key("str", "the reason", required=True)}
 SHIM = {**NOTE, "version": Key("str", "version that it claims", required=True)}
+PINNED = {**NOTE, "version": Key("str", "its version", required=True)}
+NOTES = ("overrides", "exclude", "bare", "shims")
 KEYS = {
     "engine": Key("str", "the engine", required=True, choices=("sglang", "vllm")),
     "engine_version": Key("str", 'its version, in quotes: "0.32.0"', required=True),
     "python": Key("str", 'the Python minor, in quotes: "3.12"', required=True),
     "platform": Key("str", "the oldest platform it runs on: manylinux_2_28_x86_64", required=True),
     "requires": Key("list", "what was wished for: [vllm==0.32.0]", required=True, values=Key("str", "a requirement")),
+    "overrides": Key(
+        "list",
+        "packages taken in a version that others do not allow",
+        values=Key("mapping", "a package", keys=PINNED),
+    ),
     "exclude": Key("list", "packages left out by hand", values=Key("mapping", "a package", keys=NOTE)),
-    "shims": Key("list", "packages that are only a name", values=Key("mapping", "a package", keys=SHIM)),
+    "bare": Key("list", "packages taken without what they require", values=Key("mapping", "a package", keys=PINNED)),
+    "shims": Key(
+        "list", "packages made here: a name, and what shims/NAME holds", values=Key("mapping", "a package", keys=SHIM)
+    ),
     "local_index": Key("str", "index of the versions with a local part (+cpu)"),
     "installed_mib": Key("int", "size on the host's disk", low=1),
     "download_mib": Key("int", "size of all files", low=1),
@@ -241,7 +258,7 @@ def parse_spec(text: str, name: str, file: str, problems: Problems) -> Spec | No
             problems.add(file, key, f"is missing: {known.about}")
     if len(problems.found) > before:
         return None
-    for key in ("exclude", "shims"):
+    for key in NOTES:
         values[key] = tuple(Note(**item) for item in values.get(key, ()))
     return Spec(name=name, **{**values, "requires": tuple(values["requires"])})
 
@@ -249,7 +266,7 @@ def parse_spec(text: str, name: str, file: str, problems: Problems) -> Spec | No
 def contradictions(spec: Spec, requirements: Iterable[Requirement], file: str, problems: Problems) -> None:
     """Note where ``lock.yml`` and ``requirements.txt`` do not fit each other."""
     versions = {item.name: item.version for item in requirements}
-    wanted = {normal_name(shim.name): shim.version for shim in spec.shims}
+    wanted = {normal_name(note.name): note.version for note in (*spec.shims, *spec.overrides, *spec.bare)}
     wanted.setdefault(spec.engine, spec.engine_version)
     for name, version in wanted.items():
         if versions.get(name) != version:
@@ -286,7 +303,7 @@ def load_spec(folder: Path) -> Spec:
     """Read only ``lock.yml``: what a lock is to become."""
     problems = Problems()
     spec = _spec(folder, problems)
-    if not spec:
+    if problems or not spec:
         raise LockError(problems.report(f"the lock {folder} cannot be used"))
     return spec
 
@@ -304,7 +321,17 @@ def load_uv(file: Path) -> Uv:
 def _spec(folder: Path, problems: Problems) -> Spec | None:
     file = folder / "lock.yml"
     text = _read(file, problems)
-    return parse_spec(text, folder.resolve().name, str(file), problems) if text else None
+    spec = parse_spec(text, folder.resolve().name, str(file), problems) if text else None
+    if not spec:
+        return None
+    shims = [replace(shim, files=_shim_files(folder / "shims" / shim.name, problems)) for shim in spec.shims]
+    return replace(spec, shims=tuple(shims))
+
+
+def _shim_files(folder: Path, problems: Problems) -> tuple[tuple[str, str], ...]:
+    """What a shim carries: every file of its folder, by its path there."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return tuple((path.relative_to(folder).as_posix(), _read(path, problems)) for path in paths)
 
 
 def _read(file: Path, problems: Problems) -> str:

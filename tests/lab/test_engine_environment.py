@@ -32,6 +32,22 @@ HOLD = "/etc/systemd/system/ironserve-environment-.service.d/hold.conf"
 GO = "/var/tmp/go"
 HELD = f"[Service]\nExecStartPre=/bin/sh -c 'until [ -e {GO} ]; do sleep 0.05; done'\n"
 
+# A package index of static pages; with PASSWORD set, nobody may read it who does not name that user and password.
+INDEX = """\
+import base64, functools, http.server, os, sys
+class Index(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self):
+        wanted = "Basic " + base64.b64encode(os.environ["PASSWORD"].encode()).decode()
+        if not os.environ["PASSWORD"] or self.headers.get("Authorization") == wanted:
+            return super().do_GET()
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.end_headers()
+    do_HEAD = do_GET
+handler = functools.partial(Index, directory="/srv/wheelhouse")
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), handler).serve_forever()
+"""
+
 
 class Site:
     """A host, a lock, a wheelhouse that the host sees, and the playbook that brings them together."""
@@ -232,22 +248,53 @@ def test_a_python_that_the_host_lacks_is_told_with_those_that_it_has(site: Site)
     assert "no Python 3.14 on this host (found: /usr/bin/python3.11 (3.11))" in output
 
 
-def test_uv_is_brought_to_a_host_that_uses_an_index_and_no_password_is_seen(site: Site):
+@pytest.fixture(scope="module")
+def index(site: Site) -> Site:
+    """The host has two package indexes on its loopback: one for everybody, and a mirror that wants a password."""
     simple = site.house / "simple"
     for wheel in (site.house / site.id).glob("*.whl"):
         package = simple / wheel.name.split("-")[0]
         package.mkdir(parents=True)
         shutil.copy(wheel, package)
         (package / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>')
-    site.on_host("systemd-run --unit index python3 -m http.server --directory /srv/wheelhouse --bind 127.0.0.1 8099")
-    site.wait("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8099)); print(1)'", "1")
-    output = site.run(
-        "/opt/index", "-vvv",
-        engine_environment_wheelhouse="", engine_environment_index_url="http://me:hidden@127.0.0.1:8099/simple",
-    )  # fmt: skip
+    (site.house / "index.py").write_text(INDEX)
+    for port, password in ((8099, ""), (8098, "me:hidden")):
+        site.on_host(f"systemd-run --setenv PASSWORD={password} python3 /srv/wheelhouse/index.py {port}")
+        site.wait(f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port})); print(1)'", "1")
+    return site
+
+
+def from_index(address: str, wheelhouse: str = "") -> dict[str, str]:
+    return {"engine_environment_wheelhouse": wheelhouse, "engine_environment_index_url": f"http://{address}/simple"}
+
+
+def test_it_is_built_from_an_index(index: Site):
+    assert changed(index.run("/opt/index", **from_index("127.0.0.1:8099")), 1)
+    assert index.works("/opt/index")
+
+
+def test_uv_is_brought_to_a_host_that_uses_a_mirror_and_no_password_is_seen(index: Site):
+    output = index.run("/opt/mirror", "-vvv", **from_index("me:hidden@127.0.0.1:8098"))
     assert changed(output, 1)
-    assert site.works("/opt/index")
+    assert index.works("/opt/mirror")
     results = output.split("TASK [engine_environment : Have the engine environment of the lock]")[1]
     assert "me:hidden" not in results
-    assert site.on_host("journalctl | grep -c me:hidden") == "0"
-    assert site.on_host("grep -rl me:hidden /opt/index") == ""
+    assert index.on_host("journalctl | grep -c me:hidden") == "0"
+    assert index.on_host("grep -rl me:hidden /opt/mirror") == ""
+
+
+def test_a_mirror_that_refuses_is_told_without_the_password(index: Site):
+    output = index.run("/opt/refused", **from_index("me:wrong@127.0.0.1:8098"))
+    assert output.startswith("rc=2")
+    assert "401 Unauthorized" in output
+    assert "user name and password in the index address" in output
+    assert "me:wrong" not in output
+    assert index.on_host("ls /opt/refused/.building/*/index.env") == ""
+
+
+def test_what_no_index_has_comes_from_the_wheelhouse_beside_it(index: Site):
+    half = f"/var/tmp/half/{index.id}"
+    index.on_host(f"mkdir -p {half} && cp /srv/wheelhouse/{index.id}/vllm-*.whl {half}")
+    (index.house / "simple" / "vllm" / "index.html").write_text("")
+    assert changed(index.run("/opt/half", **from_index("127.0.0.1:8099", "/var/tmp/half")), 1)
+    assert index.works("/opt/half")

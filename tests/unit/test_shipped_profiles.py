@@ -86,6 +86,18 @@ def test_lab_profile(shipped):
     }
 
 
+def test_lab_profile_of_the_other_engine(shipped):
+    release, problems = shipped("lab_sglang", "lab")
+    assert problems == []
+    assert release["argv"] == shlex.split(
+        SGLANG + "--model-path /srv/models/tiny-llama --served-model-name tiny --mem-fraction-static 0.1 "
+        "--host 0.0.0.0 --port 8000 --attention-backend torch_native --context-length 1024 --device cpu "
+        "--disable-overlap-schedule --dtype bfloat16 --enable-metrics --load-format dummy --max-running-requests 8 "
+        "--max-total-tokens 8192 --sleep-on-idle"
+    )
+    assert release["env"] == {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+
 def test_a_set_of_one_kind_of_hardware_is_not_offered_to_another(shipped):
     release, problems = shipped("triton_nccl", "hopper")
     assert release is None

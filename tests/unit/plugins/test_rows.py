@@ -64,3 +64,22 @@ READY = {"main": {"verdict": "ready", "timings": {"ready": 9.5}}}
 def test_verdicts_of_a_deploy(rows, registered, check, verdict):
     found = rows.deploy_rows(["h1", "other"], {"h1": {"deploy_resolved": RESOLVED, **registered}, "other": {}}, check)
     assert [(row["host"], row["verdict"], row["note"]) for row in found] == [("h1", verdict, "inventory wants p")]
+
+
+def test_a_host_of_a_pruning_has_a_row_for_each_thing_and_one_for_all():
+    spec = importlib.util.spec_from_file_location("ironserve_prune", ROOT / "plugins" / "filter" / "ironserve_prune.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gone = {"path": "/e/a", "mib": 2.0, "why": "not needed"}
+    seen = {
+        "h1": {"prune_done": {"removed": [gone], "kept": [{"path": "/e/b"}], "freed_mib": 2.0}},
+        "h2": {"prune_done": {"unreachable": True, "msg": "no route"}},
+        "h3": {},
+    }
+    found = module.prune_rows(list(seen), seen)
+    assert [(row["host"], row["mib"], row["path"], row["why"]) for row in found] == [
+        ("h1", 2.0, "/e/a", "not needed"),
+        ("h1", 2.0, "all", "1 kept"),
+        ("h2", None, "", "no route"),
+        ("h3", None, "", "not asked"),
+    ]
