@@ -39,8 +39,10 @@ def status_word(
     """
     if active is None:
         return "absent"
+    if show.get("ActiveState") == "activating":  # between two tries of systemd, too
+        return "starting"
     if show.get("MainPID", "0") != "0":
-        if not proven or show.get("ActiveState") == "activating":
+        if not proven:
             return "starting"
         return "ready" if health == 200 else "unhealthy"
     if show.get("ActiveState") == "failed" or (last and last.get("verdict") != "ready"):

@@ -156,7 +156,7 @@ def test_case_38_a_unit_that_systemd_complains_about_never_replaces_a_good_one(s
 def test_case_40_limits_are_those_of_the_unit_and_a_lower_one_fails_the_gate(served):
     limits = served.shell("h1", f"cat /proc/{served.main_pid('h1')}/limits")
     found = [line.split()[3:5] for line in limits.splitlines() if line.startswith(("Max open files", "Max locked"))]
-    assert found == [["1048576", "1048576"], ["8192", "8192"]]  # ironserve_limits of the lab
+    assert found == [["8192", "8192"], ["1048576", "1048576"]]  # ironserve_limits of the lab
     assert show(served, "TasksMax") == "infinity"
     override = f"/etc/systemd/system/{UNIT}.d"
     served.shell("h1", f"mkdir {override} && printf '[Service]\\nLimitNOFILE=2000\\n' > {override}/lower.conf")
