@@ -36,7 +36,7 @@ SUPERVISORS = re.compile(
 )
 # Never stopped: the host or many others need them.
 ESSENTIAL = re.compile(
-    r"^((docker|containerd|crio|cri-docker|kubelet|k3s.*|rke2.*|podman|dbus(-broker)?|polkit|"
+    r"^((sshd?(@.*)?|docker|containerd|crio|cri-docker|kubelet|k3s.*|rke2.*|podman|dbus(-broker)?|polkit|"
     r"NetworkManager|networking|systemd-.*|user@.*|nvidia-.*)\.(service|socket)|init\.scope)$"
 )
 
@@ -46,6 +46,7 @@ MULTIPLEXERS = re.compile(r"^(tmux(: server)?|screen|SCREEN|zellij|byobu.*)$")
 
 _CONTAINER = re.compile(r"^(docker|libpod|nerdctl)-(?:conmon-)?([0-9a-f]{64})(?:\.scope)?$")
 _KUBERNETES = re.compile(r"kubepods|^(cri-containerd|crio)-")
+_POD = re.compile(r"\bpod([0-9a-f]{8}[0-9a-f_-]*)")
 _ID = re.compile(r"^[0-9a-f]{64}$")
 _UNIT = re.compile(r"^[\w:.\\@-]+\.(service|scope|socket|mount)$")
 _USER_MANAGER = re.compile(r"^user@(\d+)\.service$")
@@ -122,10 +123,15 @@ class Group:
         return " and ".join(parts)
 
 
-def mask(argv: Sequence[str]) -> str:
-    """A command as one line, shortened, without what looks like a secret."""
-    line = _CREDENTIALS.sub(r"\1***@", _SECRET.sub(r"\1***", " ".join(" ".join(argv).split())))
-    line = _KEYS.sub(r"\1-***", line)
+def mask(line: str) -> str:
+    """A command without what looks like a secret in it."""
+    line = _CREDENTIALS.sub(r"\1***@", _SECRET.sub(r"\1***", line))
+    return _KEYS.sub(r"\1-***", line)
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command for a message: one line, shortened, without secrets."""
+    line = mask(" ".join(" ".join(argv).split()))
     return line if len(line) <= COMMAND_SHOWN else line[: COMMAND_SHOWN - 1] + "…"
 
 
@@ -151,7 +157,8 @@ def owner_of(cgroup: str) -> Owner:
 def _owner_of_path(path: str) -> Owner:
     parts = [part for part in path.split("/") if part and part != ".."]
     if any(_KUBERNETES.search(part) for part in parts):
-        return Owner("kubernetes", next((part for part in parts if "pod" in part and "kubepods.slice" not in part), ""))
+        pod = _POD.search(path)
+        return Owner("kubernetes", pod[1].replace("_", "-") if pod else "")
     uid = next((int(found[1]) for found in map(_USER_MANAGER.match, parts) if found), 0)
     for index, part in enumerate(parts):
         container = _CONTAINER.match(part)
@@ -215,7 +222,7 @@ def how_started(table: Table, process: Process, details: Details, owner: Owner) 
     """Where a bare process comes from, in words."""
     for parent in table.ancestors(process.pid):
         if MULTIPLEXERS.match(parent.comm):
-            return f"started in {parent.comm.split(':')[0].lower()} (pid {parent.pid})"
+            return f"started in {parent.comm.split(':')[0].lower()} (server pid {parent.pid})"
     words = ["with nohup"] if details.ignores_hangup else []
     if owner.name:
         words.append(f"in {owner.name}")
@@ -308,7 +315,8 @@ def refusal(owner: Owner, comm: str) -> str:
 
 def protect(holders: Iterable[Holder], table: Table, pid: int) -> list[Holder]:
     """The holders, those refused on which our own connection to the host depends."""
-    mine = {pid, *(process.pid for process in table.ancestors(pid))}
+    # Not pid 1, everybody's ancestor: it holds ports for its socket units, and init.scope is refused as such.
+    mine = {pid, *(process.pid for process in table.ancestors(pid))} - {1}
     return [
         replace(holder, refusal="this connection to the host runs through it: set ironserve_port to a free port")
         if mine & {holder.process.pid, holder.top.pid} and not holder.refusal
@@ -352,10 +360,16 @@ def by_hand(holder: Holder) -> str:
     if owner.kind == "unit":
         return f"systemctl disable --now {owner.name}"
     if owner.kind == "user_unit":
-        return f"systemctl --user -M {user_name(owner.uid)}@ disable --now {owner.name}"
+        return f"{as_user(owner.uid)} systemctl --user disable --now {owner.name}"
     if owner.kind == "container":
-        return f"{owner.engine} update --restart=no {name} && {owner.engine} stop {name}"
+        engine = f"{as_user(owner.uid)} {owner.engine}" if owner.uid else owner.engine
+        return f"{engine} update --restart=no {name} && {engine} stop {name}"
     return f"kill {holder.top.pid}"
+
+
+def as_user(uid: int) -> str:
+    """How root talks to a user's own systemd and containers; ``-M bob@`` would need logind."""
+    return f"runuser -u {user_name(uid)} -- env XDG_RUNTIME_DIR=/run/user/{uid}"
 
 
 def by_takeover(holder: Holder) -> str:
@@ -375,7 +389,7 @@ def described(group: Group, now_ticks: int) -> str:
     since = duration(age_s(first.process.start_ticks, now_ticks))
     return (
         f"{owner_text(first)} (pid {first.process.pid}{others}, user {first.details.user}, for {since}): "
-        f'"{mask(first.details.argv)}"'
+        f'"{shown(first.details.argv)}"'
     )
 
 
@@ -399,7 +413,7 @@ def as_result(holder: Holder, now_ticks: int) -> dict[str, Any]:
         "start_ticks": holder.process.start_ticks,
         "age_s": round(age_s(holder.process.start_ticks, now_ticks), 1),
         "user": holder.details.user,
-        "command": mask(holder.details.argv),
+        "command": shown(holder.details.argv),
         "owner": {"kind": owner.kind, "name": holder.label or owner.name, "text": owner_text(holder)},
         "ports": list(holder.ports),
         "gpus": list(holder.gpus),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -187,7 +188,8 @@ class Takeover:
             if owner.kind == "process":
                 self._end_tree(table, group)
             else:  # their engine or systemd ends these; they are only waited for
-                self.members += [[holder.process.pid, holder.process.start_ticks, 0] for holder in group.holders]
+                pids = [[holder.process.pid, holder.process.start_ticks, 0] for holder in group.holders]
+                self.members += [entry for entry in pids if entry[0] != 1]  # systemd, for a socket unit
         return bool(groups) and not self.check
 
     def _stop_unit(self, unit: Owner, group: Group) -> None:
@@ -203,7 +205,8 @@ class Takeover:
         # A unit that systemd-run made is gone with its processes: its command is all that is left of it.
         undo = undo or [_run_again(group.first)]
         scope = f"user {processes.user_name(unit.uid)}: " if unit.kind == "user_unit" else ""
-        self.undo += [f"{scope}{line.replace('systemctl', 'systemctl --user') if scope else line}" for line in undo]
+        again = f"{holders.as_user(unit.uid)} systemctl --user " if scope else "systemctl "
+        self.undo += [line.replace("systemctl ", again, 1) for line in undo]
         for line in words:
             self.actions.append(f"{scope}{line[0]} {' '.join(word for word in line[1:] if word[0] != '-')}")
             if not self.check:
@@ -215,14 +218,19 @@ class Takeover:
         if not known:  # its unit removed it already
             return
         engine, name = owner.engine, known["name"]
+        prefix = f"{holders.as_user(owner.uid)} {engine}" if owner.uid else engine
         if known["policy"] != "no":
             self.actions.append(f"{engine}: set the restart policy of {name} from {known['policy']} to no")
             if not self.check:
-                self._must([*_as(owner.uid), engine, "update", "--restart=no", owner.name])
+                done = _run([*_as(owner.uid), engine, "update", "--restart=no", owner.name])
+                if done.rc and engine == "podman":  # before 5.1; nothing but podman-restart.service heeds the policy
+                    self.actions.append(f"podman here cannot change it: to keep {name} off at boot, podman rm {name}")
+                elif done.rc:
+                    raise self._error(f"{engine} update --restart=no {name}: {done.err.strip()}")
         self.actions.append(f"{engine}: stop container {name}")
-        again = f"{engine} start {name}"
+        again = f"{prefix} start {name}"
         if known["policy"] != "no":
-            again = f"{engine} update --restart={known['policy']} {name} && {again}"
+            again = f"{prefix} update --restart={known['policy']} {name} && {again}"
         if known["removed"]:
             again = f"{engine} run …: container {name} was run with --rm and is gone"
         if holder.starter is None:
@@ -237,7 +245,8 @@ class Takeover:
     def _end_tree(self, table: Table, group: Group) -> None:
         top = group.first.top
         tree = {process.pid: process for holder in group.holders for process in table.tree(holder.top.pid)}
-        self.actions.append(f"end pid {top.pid} ({top.comm}) and {len(tree) - 1} processes under it")
+        under = f" and {len(tree) - 1} under it" if len(tree) > 1 else ""
+        self.actions.append(f"end pid {top.pid} ({top.comm}){under}")
         self.undo.append(_run_again(group.first))
         self.members += [[process.pid, process.start_ticks, 1] for process in tree.values()]
         if not self.check:
@@ -311,8 +320,8 @@ def _run_again(holder: Holder) -> str:
         folder = str((processes.PROC / str(top.pid) / "cwd").readlink())
     except OSError:
         folder = "an unknown folder"
-    argv = Table().details(top.pid).argv
-    return f"as user {holder.details.user} in {folder}: {holders.mask(argv)}"
+    command = shlex.join(Table().details(top.pid).argv)
+    return f"as user {holder.details.user} in {folder}: {holders.mask(command)}"
 
 
 def _as(uid: int) -> list[str]:

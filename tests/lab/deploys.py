@@ -73,6 +73,15 @@ class Fleet:
             "-e", "@tests/lab/standin.yml", "-e", json.dumps(site), *words,
         ]  # fmt: skip
 
+    def module(self, host: str, name: str, arguments: dict[str, Any], check: bool = True) -> dict[str, Any]:
+        """What a module answers on the host."""
+        environment = {**self.environment(), "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal"}
+        argv = [str(BIN / "ansible"), "-i", str(self.lab.inventory), host, "-m", name, "-a", json.dumps(arguments)]
+        result = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if check and result.returncode:
+            raise AssertionError(f"{argv} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+        return yaml.safe_load(result.stdout[result.stdout.index("\n", result.stdout.index(f"{host} | ")) :])
+
     def environment(self) -> dict[str, str]:
         """The environment of a run: the project's configuration, no colour."""
         path = f"{BIN}:{os.environ['PATH']}"
