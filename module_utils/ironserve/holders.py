@@ -317,11 +317,14 @@ def protect(holders: Iterable[Holder], table: Table, pid: int) -> list[Holder]:
     """The holders, those refused on which our own connection to the host depends."""
     # Not pid 1, everybody's ancestor: it holds ports for its socket units, and init.scope is refused as such.
     mine = {pid, *(process.pid for process in table.ancestors(pid))} - {1}
+    ours = owner_of(table.details(pid).cgroup)
+
+    def carries_us(holder: Holder) -> bool:
+        return bool(mine & {holder.process.pid, holder.top.pid}) or (ours.kind != "process" and holder.owner == ours)
+
+    said = "this connection to the host runs through it: set ironserve_port to a free port, or stop it yourself"
     return [
-        replace(holder, refusal="this connection to the host runs through it: set ironserve_port to a free port")
-        if mine & {holder.process.pid, holder.top.pid} and not holder.refusal
-        else holder
-        for holder in holders
+        replace(holder, refusal=said) if carries_us(holder) and not holder.refusal else holder for holder in holders
     ]
 
 

@@ -140,7 +140,8 @@ class Takeover:
         """Take over as far as one slice allows; with 0 to the end."""
         self.actions, self.undo = list(cursor.get("actions", [])), list(cursor.get("undo", []))
         self.first = list(cursor.get("holders", []))
-        ends = time.monotonic() + (min(slice_s, SLICE_S) if slice_s else float("inf"))
+        # A slice has room for the time in which nothing may come back.
+        ends = time.monotonic() + (max(QUIET_S + 1, min(slice_s, SLICE_S)) if slice_s else float("inf"))
         if cursor.get("boot") == host.boot_id():
             self.units, self.members = list(cursor["units"]), list(cursor["members"])
             began, killed = cursor["began"], cursor["killed"]

@@ -18,6 +18,9 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.ironserve import slices
 
+SLICE_S = 5.0
+"""Shorter than those of a start: somebody waits for an old server to go while the new one is not there yet."""
+
 
 class ActionModule(ActionBase):
     """Call the module slice by slice."""
@@ -30,7 +33,7 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
-            call = {**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}
+            call = {**arguments, "slice_s": SLICE_S, "cursor": cursor}
             answer: dict[str, Any] = self._execute_module("host_takeover", module_args=call, task_vars=task_vars)
             return answer
 

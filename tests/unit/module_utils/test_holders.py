@@ -243,7 +243,16 @@ def test_case_48_the_connection_to_the_host_is_never_cut(host):
     found, _ = host.find()
     table = processes.Table(host.proc)
     (held,) = holders.protect(found, table, 61)
-    assert held.refusal == "this connection to the host runs through it: set ironserve_port to a free port"
+    assert "this connection to the host runs through it" in held.refusal
+
+
+def test_a_unit_that_runs_this_very_deploy_is_not_stopped(host):
+    agent = "0::/system.slice/build-agent.service"
+    host.add(60, cgroup=agent, **ON_PORT)
+    host.add(61, cgroup=agent, argv=["python3", "AnsiballZ_host_takeover.py"])
+    found, _ = host.find()
+    (held,) = holders.protect(found, processes.Table(host.proc), 61)
+    assert "this connection to the host runs through it" in held.refusal
 
 
 @pytest.mark.parametrize(
