@@ -21,7 +21,7 @@ WAIT = "for i in $(seq 100); do {} && exit; sleep 0.05; done; exit 1"
 UUID = "GPU-81e540af-1718-43f5-3b6a-791b20ddf89{}"
 CONTAINER = "3f4a9c0de1b25f6879a0c1d2e3f405162738495a6b7c8d9e0f1a2b3c4d5e6f70"
 
-RELEASE = {"service": "main", "port": 8000, "gpus": []}
+RELEASE = {"service": "main", "port": 8000, "gpus": [], "release_id": "x", "model": {"path": "/srv/standin"}}
 
 UNIT = f"""\
 [Service]
@@ -106,6 +106,19 @@ def refused(fleet: Fleet, *words: str, **site) -> str:
     return output
 
 
+def named(fleet: Fleet) -> str:
+    """What stands in the way, by the module that validate calls."""
+    (problem,) = fleet.module("h1", "host_preflight", {"releases": [RELEASE]}, check=False)["problems"]
+    return problem
+
+
+def freed(fleet: Fleet, **more) -> dict:
+    """Take over by the module that the roll calls; the port has to be free then."""
+    answer = fleet.module("h1", "host_takeover", {"releases": [RELEASE], **more})
+    assert holder(fleet) == ""
+    return answer
+
+
 def taken(fleet: Fleet, **site) -> str:
     """Deploy with takeover; it has to end ready."""
     output = fleet.play("-e", "takeover=true", **site).stdout
@@ -161,7 +174,7 @@ def test_what_would_start_a_unit_again_is_stopped_with_it(fleet):
     timer = "[Timer]\nOnActiveSec=0\nOnUnitInactiveSec=1\n[Install]\nWantedBy=timers.target\n"
     write(fleet, "/etc/systemd/system/nightly.timer", timer)
     fleet.shell("h1", f"systemctl daemon-reload; systemctl enable -q --now nightly.timer; {listening()}")
-    taken(fleet)
+    freed(fleet)
     assert fleet.shell("h1", "systemctl is-active nightly.timer nightly.service || true").split() == ["inactive"] * 2
     assert fleet.shell("h1", "systemctl is-enabled nightly.timer || true") == "disabled"
     fleet.shell("h1", "rm /etc/systemd/system/nightly.*; systemctl daemon-reload")
@@ -172,7 +185,7 @@ def test_a_unit_that_others_pull_in_is_masked(fleet):
     write(fleet, f"{folder}/vendor.service", f"[Service]\nExecStart={SERVE}\n")
     link = f"mkdir -p {folder}/multi-user.target.wants; ln -s ../vendor.service {folder}/multi-user.target.wants/"
     fleet.shell("h1", f"{link}; systemctl daemon-reload; systemctl start vendor; {listening()}")
-    answer = fleet.module("h1", "host_takeover", {"releases": [RELEASE]})
+    answer = freed(fleet)
     assert answer["undo"] == ["systemctl unmask vendor.service", "systemctl start vendor.service"]
     assert fleet.shell("h1", "systemctl is-active vendor; systemctl is-enabled vendor || true").split() == [
         "inactive", "masked",
@@ -186,10 +199,10 @@ def test_a_socket_whose_port_systemd_holds_is_taken_over_with_its_service(fleet)
     write(fleet, "/etc/systemd/system/api.socket", "[Socket]\nListenStream=8000\n[Install]\nWantedBy=sockets.target\n")
     write(fleet, "/etc/systemd/system/api.service", "[Service]\nExecStart=sleep 1000\n")
     fleet.shell("h1", "systemctl daemon-reload; systemctl enable -q --now api.socket")
-    answer = fleet.module("h1", "host_takeover", {"releases": [RELEASE]})
+    answer = freed(fleet)
     assert answer["actions"] == ["disable api.socket", "stop api.socket"]
     fleet.shell("h1", "systemctl enable -q --now api.socket; curl -m 0.2 -s http://127.0.0.1:8000/ || true")
-    fleet.module("h1", "host_takeover", {"releases": [RELEASE]})
+    freed(fleet)
     states = fleet.shell("h1", "systemctl is-active api.socket api.service; systemctl is-enabled api.socket || true")
     assert states.split() == ["inactive", "inactive", "disabled"]
 
@@ -199,7 +212,7 @@ def test_a_unit_of_a_users_own_systemd_is_stopped_and_disabled_there(fleet):
     write(fleet, "/home/bob/.config/systemd/user/mine.service", UNIT.replace("multi-user", "default"))
     bobs = "runuser -u bob -- env XDG_RUNTIME_DIR=/run/user/1500 systemctl --user"
     fleet.shell("h1", f"chown -R bob /home/bob; {bobs} enable -q --now mine; {listening()}")
-    answer = fleet.module("h1", "host_takeover", {"releases": [RELEASE]})
+    answer = freed(fleet)
     assert answer["actions"] == ["user bob: disable mine.service", "user bob: stop mine.service"]
     assert answer["undo"] == [f"{bobs} enable --now mine.service"]
     states = fleet.shell("h1", f"{bobs} is-active mine; {bobs} is-enabled mine || true").split()
@@ -234,16 +247,17 @@ def test_a_loop_that_was_started_with_nohup_ends_with_its_engine(fleet):
 def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(fleet):
     script = "import signal, http.server as h; signal.signal(15, signal.SIG_IGN); h.test(port=8000)"
     fleet.shell("h1", f"setsid python3 -c '{script}' > /dev/null 2>&1 & {listening()}")
-    output = taken(fleet)
-    assert lines_with(output, ["[h1] takeover: waiting until it is gone: pid"])
+    pid = holder(fleet)
+    freed(fleet, grace_s=6)
+    assert lines_with(fleet.said, [f"[h1] takeover: waiting until it is gone: pid {pid} (python3)"])
 
 
 def test_what_runs_in_tmux_is_named_with_its_server(fleet):
     write(fleet, "/srv/tmux.py", TMUX)
     fleet.shell("h1", f"setsid python3 /srv/tmux.py 'exec {SERVE}' > /dev/null 2>&1 & {listening()}")
     server = fleet.shell("h1", f"cut -d' ' -f4 /proc/{holder(fleet)}/stat")
-    assert f"held by a process started in tmux (server pid {server}) (pid {holder(fleet)}, user root" in refused(fleet)
-    taken(fleet)
+    assert f"held by a process started in tmux (server pid {server}) (pid {holder(fleet)}, user root" in named(fleet)
+    freed(fleet)
     assert fleet.shell("h1", f"cat /proc/{server}/comm") == "tmux: server"
     fleet.shell("h1", f"kill {server}")
 
@@ -266,14 +280,14 @@ def test_a_docker_container_is_stopped_by_docker_and_its_restart_policy_set(flee
     fleet.shell(
         "h1", f"setsid systemd-run --quiet --scope --unit docker-{CONTAINER} {SERVE} >/dev/null 2>&1 & {listening()}"
     )
-    output = refused(fleet)
+    output = named(fleet)
     assert "held by docker container vllm-prod (pid" in output
     assert "stop it yourself (docker update --restart=no vllm-prod && docker stop vllm-prod)" in output
     assert "inspect" in fleet.shell("h1", "cat /srv/docker.calls")
     fleet.shell("h1", "rm /srv/docker.calls")
-    output = taken(fleet)
+    answer = freed(fleet)
     again = "docker update --restart=unless-stopped vllm-prod && docker start vllm-prod"
-    assert lines_with(output, [f"[h1] takeover: brought back by: {again}"])
+    assert answer["undo"] == [again]
     calls = [line for line in fleet.shell("h1", "cat /srv/docker.calls").splitlines() if not line.startswith("inspect")]
     assert calls == [f"update --restart=no {CONTAINER}", f"stop {CONTAINER}"]
     fleet.shell("h1", "rm /usr/local/bin/docker")
@@ -333,7 +347,7 @@ def test_who_uses_a_gpu_is_taken_over_and_who_watches_it_is_left_alone(gpus):
 def test_only_gpus_that_the_service_is_to_have_are_taken_over(gpus):
     """By the module itself: a release names GPUs as soon as a host has several services."""
     pids = [uses(gpus, f"e{minor}", f"/dev/nvidia{minor}") for minor in (0, 1)]
-    release = {**RELEASE, "gpus": [UUID.format(1)], "release_id": "x", "model": {"path": "/srv/standin"}}
+    release = {**RELEASE, "gpus": [UUID.format(1)]}
     output = gpus.module("h1", "host_takeover", {"releases": [release]})
     assert output["actions"] == ["stop gpu-e1.service"]
     assert [gpus.shell("h1", f"test -e /proc/{pid} && echo there || echo gone") for pid in pids] == ["there", "gone"]
