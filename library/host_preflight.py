@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: host_preflight
 short_description: Judge whether a host can take a release
 description:
-  - Looks at port, model folder, systemd and privileges, and reports everything that is wrong in one failure.
-  - Changes nothing. What holds the port is named and left alone.
+  - Looks at port, GPUs, model folder, systemd and privileges, and reports everything that is wrong in one failure.
+  - Changes nothing. What else holds the port or a GPU of a service is named with its owner and left alone.
 options:
   releases:
     description: The releases that the host is to take, as the action C(resolve_release) returns them.
@@ -21,6 +21,12 @@ options:
     description: User that the engine runs as.
     type: str
     default: ironserve
+  takeover:
+    description:
+      - Whether what holds a port or GPU may be stopped later by M(host_takeover). It is no problem then, unless it
+        cannot be taken over.
+    type: bool
+    default: false
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -50,6 +56,25 @@ problems:
   returned: always
   type: list
   elements: str
+holders:
+  description: Each process that is none of the service's own and holds its port or a GPU of it.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid: {type: int, description: Its pid.}
+    start_ticks: {type: int, description: "Its start in clock ticks since boot: with the pid it names one process."}
+    age_s: {type: float, description: Seconds since it started.}
+    user: {type: str, description: Its user.}
+    command: {type: str, description: "Its command, shortened, without secrets."}
+    owner:
+      type: dict
+      description: C(kind) (C(unit), C(user_unit), C(container), C(process), C(service), C(kubernetes), C(slurm),
+        C(driver)), C(name), and C(text) for people.
+    ports: {type: list, elements: int, description: Ports that it holds.}
+    gpus: {type: list, elements: str, description: "GPUs that it holds: UUIDs, or device files where no UUID is known."}
+    services: {type: list, elements: str, description: Services that are to have them.}
+    refusal: {type: str, description: "Why it cannot be taken over; empty when it can."}
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -63,6 +88,7 @@ def main() -> None:
         argument_spec={
             "releases": {"type": "list", "elements": "dict", "required": True},
             "user": {"type": "str", "default": "ironserve"},
+            "takeover": {"type": "bool", "default": False},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -71,12 +97,12 @@ def main() -> None:
     for problem in module.params["environment_problems"]:
         problems.add("environment", "", problem)
     releases = module.params["releases"]
-    check_host(releases, module.params["user"], problems)
+    holders = check_host(releases, module.params["user"], module.params["takeover"], problems)
     if problems:
         named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)
         headline = f"nothing was touched: this host cannot take release {named}"
-        module.fail_json(msg=problems.report(headline), problems=problems.found)
-    module.exit_json(changed=False, problems=[])
+        module.fail_json(msg=problems.report(headline), problems=problems.found, holders=holders)
+    module.exit_json(changed=False, problems=[], holders=holders)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import ports, systemd
+from . import systemd
 
 STATE = Path("/var/lib/ironserve")
 LOGS = Path("/var/log/ironserve")
@@ -168,46 +168,3 @@ def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot, or None when it is gone: with the pid it names one process."""
     stat = read_text(Path(f"/proc/{pid}/stat"))
     return int(stat.rsplit(")", 1)[1].split()[19]) if stat else None
-
-
-class Listener(NamedTuple):
-    """A process that listens on a port."""
-
-    pid: int
-    user: str
-    unit: str | None
-    command: str
-
-
-def listeners(port: int) -> list[Listener]:
-    """The processes that listen on a TCP port, whoever they belong to."""
-    tables = (read_text(Path(f"/proc/net/{name}")) for name in ("tcp", "tcp6"))
-    inodes = set().union(*(ports.listening_inodes(table, port) for table in tables if table))
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    found = []
-    for process in Path("/proc").iterdir() if wanted else ():
-        if process.name.isdigit() and _holds(process, wanted):
-            found.append(_listener(process))
-    if wanted and not found:
-        found.append(Listener(0, "unknown", None, "a process that /proc of this host does not show"))
-    return found
-
-
-def _holds(process: Path, wanted: set[str]) -> bool:
-    try:
-        return any(str(descriptor.readlink()) in wanted for descriptor in (process / "fd").iterdir())
-    except OSError:
-        return False
-
-
-def _listener(process: Path) -> Listener:
-    try:
-        uid = process.stat().st_uid
-        user = pwd.getpwuid(uid).pw_name
-    except FileNotFoundError:
-        user = "gone since"
-    except KeyError:
-        user = str(uid)
-    command = (read_text(process / "cmdline") or "").replace("\0", " ").strip()
-    unit = ports.cgroup_unit(read_text(process / "cgroup") or "")
-    return Listener(int(process.name), user, unit, command)

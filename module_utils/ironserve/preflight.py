@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host
+from . import holders, host
 from .problems import Problems
-from .systemd import unit_name
+from .processes import ticks_now
+from .takeover import look
 
 
-def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problems: Problems) -> None:
-    """The port is free, or held by this service itself; else who holds it."""
-    for holder in listeners:
-        if holder.unit != unit:
-            belongs = f", unit {holder.unit}" if holder.unit else ""
-            problems.add(
-                f"port {port}",
-                "",
-                f'taken by pid {holder.pid} (user {holder.user}{belongs}): "{holder.command[:200]}". '
-                "It was left alone: stop it, or set ironserve_port to a free port",
-            )
+def check_holders(releases: Sequence[Mapping[str, Any]], takeover: bool, problems: Problems) -> list[dict[str, Any]]:
+    """Port and GPUs are free, or held by the service itself, or can be taken over where that was asked for.
+
+    Returns the foreign holders.
+    """
+    _, found, doubts = look(releases)
+    now = ticks_now()
+    told = [holders.problem(group, takeover, now) for group in holders.grouped(found)]
+    problems.found += filter(None, [*doubts, *told])
+    return [holders.as_result(holder, now) for holder in found]
 
 
 def check_model(path: Path, user: str, problems: Problems) -> None:
@@ -43,12 +43,15 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
             problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
-def check_host(releases: Sequence[Mapping[str, Any]], user: str, problems: Problems) -> None:
-    """Everything of this host that stands against these releases."""
+def check_host(
+    releases: Sequence[Mapping[str, Any]], user: str, takeover: bool, problems: Problems
+) -> list[dict[str, Any]]:
+    """Add everything of this host that stands against these releases; return who else holds what they are to have."""
+    found = check_holders(releases, takeover, problems)
     for release in releases:
-        check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
         check_model(Path(release["model"]["path"]), user, problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():
         problems.add("systemd", "", "is not running on this host")
+    return found

@@ -31,7 +31,7 @@ class Fleet:
     """Test hosts that deploys go to; ``folder`` holds what a test writes on the controller."""
 
     def __init__(self, lab: Any, folder: Path) -> None:
-        self.lab, self.folder = lab, folder
+        self.lab, self.folder, self.said = lab, folder, ""
         (folder / "profiles").mkdir()
         (folder / "models").mkdir()
 
@@ -72,6 +72,16 @@ class Fleet:
             str(BIN / "ansible-playbook"), "-i", str(inventory or self.lab.inventory), playbook,
             "-e", "@tests/lab/standin.yml", "-e", json.dumps(site), *words,
         ]  # fmt: skip
+
+    def module(self, host: str, name: str, arguments: dict[str, Any], check: bool = True) -> dict[str, Any]:
+        """What a module answers on the host; ``said`` is all that was printed."""
+        environment = {**self.environment(), "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal"}
+        argv = [str(BIN / "ansible"), "-i", str(self.lab.inventory), host, "-m", name, "-a", json.dumps(arguments)]
+        result = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        self.said = result.stdout
+        if check and result.returncode:
+            raise AssertionError(f"{argv} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+        return yaml.safe_load(result.stdout[result.stdout.index("\n", result.stdout.index(f"{host} | ")) :])
 
     def environment(self) -> dict[str, str]:
         """The environment of a run: the project's configuration, no colour."""

@@ -77,10 +77,9 @@ def test_a_port_taken_by_a_foreign_process_names_it_and_leaves_it_alone(fleet):
     )
     pid = fleet.shell("h1", "systemctl show -P MainPID neighbour")
     output = refused(fleet, "-l", "h1", "-e", "profile=other", ironserve_port=9000)
-    holder = (
-        f'port 9000: taken by pid {pid} (user root, unit neighbour.service): "/usr/bin/python3 -m http.server 9000"'
-    )
+    holder = f"port 9000: held by unit neighbour.service (pid {pid}, user root, for "
     assert holder in output
+    assert '"/usr/bin/python3 -m http.server 9000". It was left alone: stop it yourself' in output
     assert "fatal: [h1]" in output
     assert fleet.shell("h1", "systemctl show -P MainPID neighbour") == pid
     fleet.shell("h1", "systemctl stop neighbour")

@@ -1,4 +1,4 @@
-"""The small pure pieces of the host side: ports, units of processes, ledger, status words, preflight, tables."""
+"""The small pure pieces of the host side: ports, ledger, status words, preflight, tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 
 import pytest
 from ansible.module_utils.ironserve import ledger, ports, preflight
-from ansible.module_utils.ironserve.host import Listener
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.services import rotate, status_word
 from ansible.module_utils.ironserve.table import table
@@ -23,33 +22,6 @@ TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
 def test_only_listeners_of_the_port_are_found():
     assert ports.listening_inodes(TCP, 8000) == {"4242"}
     assert ports.listening_inodes(TCP, 9000) == set()
-
-
-@pytest.mark.parametrize(
-    ("text", "unit"),
-    [
-        ("0::/system.slice/ironserve-main.service\n", "ironserve-main.service"),
-        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session-3.scope"),
-        ("12:pids:/x.service\n1:name=systemd:/system.slice/a.service\n0::/\n", "a.service"),
-        ("0::/\n", None),
-        ("", None),
-    ],
-)
-def test_unit_of_a_process(text, unit):
-    assert ports.cgroup_unit(text) == unit
-
-
-def test_a_foreign_holder_of_the_port_is_named():
-    problems = Problems()
-    mine = Listener(1, "ironserve", "ironserve-main.service", "vllm serve")
-    other = Listener(77, "bob", "session-3.scope", "python3 -m http.server 8000")
-    preflight.check_port(8000, "ironserve-main.service", [mine], problems)
-    assert not problems
-    preflight.check_port(8000, "ironserve-main.service", [other], problems)
-    assert problems.found == [
-        'port 8000: taken by pid 77 (user bob, unit session-3.scope): "python3 -m http.server 8000". '
-        "It was left alone: stop it, or set ironserve_port to a free port"
-    ]
 
 
 def test_the_model_folder(tmp_path):
