@@ -10,17 +10,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from .engines import ENGINES
 from .problems import Problems, kind_of, unknown
 from .profiles import Source, merge
-from .site import check_site
 
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 ENGINES_ROOT = "/opt/ironserve/engines"
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def digest(content: Any) -> str:
@@ -41,20 +43,14 @@ def resolve(
 
     Args:
         host: inventory name, for messages.
-        service: the host's service; ``main`` is the only one that a host has.
+        service: name of the service.
         profile: name of the profile.
-        site: the host's variables that begin with ``ironserve_``.
+        site: the variables that begin with ``ironserve_`` as this service sees them, checked: see ``wish.py``.
         sources: every known profile by name.
         locks: for each engine the lock that the site names: ``name``, ``id``, ``engine_version``, ``python``,
             ``installed_mib``.
         problems: receives everything that is wrong.
     """
-    check_site(site, f"host {host}", problems)
-    if service != "main":
-        problems.add(f"host {host}", "service", unknown("service", service, ["main"]))
-    if not profile:
-        problems.add(f"host {host}", "ironserve_profile", "is not set, and no -e profile= was given")
-        return None
     merged = merge(profile, sources, problems)
     if merged is None:
         return None
@@ -64,7 +60,10 @@ def resolve(
     engine, lock = ENGINES.get(str(merged.get("engine"))), locks.get(str(merged.get("engine")))
     if engine is None:
         return None
-    _check_gpus(merged["requires"], flags.get(engine.TENSOR_PARALLEL), site, file, problems)
+    gpus = _gpus(site)
+    _check_gpus(merged["requires"], flags, engine, site, f"service {service} of host {host}", file, problems)
+    if gpus and VISIBLE in env:
+        problems.add(file, f"env.{VISIBLE}", f"is set by the service: {service} of host {host} names its GPUs")
     if lock is None and not problems:
         problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
     if lock is None or problems:
@@ -87,6 +86,8 @@ def resolve(
         "port": port,
         "url": f"http://{probe_address(address)}:{port}",
         "model_name": model["served_name"] or model["path"],
+        "gpus": gpus,
+        "host_env": {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {},
         "argv": engine.command(environment, model["path"]) + argv(all_flags, engine.FLAG_ORDER),
         "health_path": engine.HEALTH_PATH,
         "startup_timeout_s": merged["startup_timeout_s"],
@@ -155,17 +156,37 @@ def _check_reference(value: Any, file: str, key: str, problems: Problems) -> Non
         problems.add(file, key, f'"{value}": a size is a whole value of a flag, ${{name}} and nothing beside it')
 
 
+def _gpus(site: Mapping[str, Any]) -> list[str]:
+    """The GPUs that a service names; none means all of the host."""
+    named = site.get("ironserve_gpus")
+    return [str(gpu) for gpu in named] if isinstance(named, list) else []
+
+
 def _check_gpus(
-    requires: Mapping[str, Any], tensor_parallel: Any, site: Mapping[str, Any], file: str, problems: Problems
+    requires: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    engine: ModuleType,
+    site: Mapping[str, Any],
+    owner: str,
+    file: str,
+    problems: Problems,
 ) -> None:
-    """What the profile needs against what the group says that a host has."""
-    hardware, group = site.get("ironserve_hardware"), site.get("ironserve_host_group")
-    count = hardware.get("gpu_count") if isinstance(hardware, Mapping) else None
-    needed = requires.get("gpu_count", 0)
+    """What the profile needs against the GPUs that the service names, or else those that the group says a host has."""
+    hardware, group, named = site.get("ironserve_hardware"), site.get("ironserve_host_group"), len(_gpus(site))
+    count = named or (hardware.get("gpu_count") if isinstance(hardware, Mapping) else None)
+    needed, tensor_parallel = requires.get("gpu_count", 0), flags.get(engine.TENSOR_PARALLEL)
     if not isinstance(count, int) or not isinstance(needed, int):
         return
-    ranks = int(tensor_parallel) if str(tensor_parallel).isdigit() else 0
+    holder, has = (owner, "names") if named else (f"host group {group}", "has")
+    plural = "" if count == 1 else "s"
+    ranks = int(str(tensor_parallel)) if str(tensor_parallel).isdigit() else 0
     if count < needed:
-        problems.add(file, "requires.gpu_count", f"needs {needed} GPUs; host group {group} has {count}")
+        problems.add(file, "requires.gpu_count", f"needs {needed} GPUs; {holder} {has} {count}")
     elif 0 < count < ranks:
-        problems.add(file, "flags", f"tensor parallel {ranks} on host group {group}, which has {count} GPUs")
+        problems.add(file, "flags", f"tensor parallel {ranks} on {holder}, which {has} {count} GPU{plural}")
+    if named and ranks > 1 and engine.NEEDED_FOR_UUIDS and engine.NEEDED_FOR_UUIDS not in flags:
+        problems.add(
+            file,
+            f"flags.{engine.NEEDED_FOR_UUIDS}",
+            f"has to be true for {owner}, which names GPUs by UUID: the engine's own all-reduce takes them for numbers",
+        )
