@@ -21,6 +21,15 @@ options:
     description: User that the engine runs as.
     type: str
     default: ironserve
+  services:
+    description: Every service that the inventory gives to this host. Empty says nothing about it.
+    type: list
+    elements: str
+    default: []
+  inventory_name:
+    description: The host's name in the inventory, for commands in messages.
+    type: str
+    default: HOST
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -41,6 +50,8 @@ EXAMPLES = r"""
 - name: Judge the host before anything on it is touched
   host_preflight:
     releases: "{{ resolved.releases }}"
+    services: "{{ resolved.services | list }}"
+    inventory_name: "{{ inventory_hostname }}"
     environment_problems: "{{ environment.problems }}"
 """
 
@@ -63,6 +74,8 @@ def main() -> None:
         argument_spec={
             "releases": {"type": "list", "elements": "dict", "required": True},
             "user": {"type": "str", "default": "ironserve"},
+            "services": {"type": "list", "elements": "str", "default": []},
+            "inventory_name": {"type": "str", "default": "HOST"},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -71,7 +84,8 @@ def main() -> None:
     for problem in module.params["environment_problems"]:
         problems.add("environment", "", problem)
     releases = module.params["releases"]
-    check_host(releases, module.params["user"], problems)
+    want = module.params
+    check_host(releases, want["user"], want["services"], want["inventory_name"], problems)
     if problems:
         named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)
         headline = f"nothing was touched: this host cannot take release {named}"

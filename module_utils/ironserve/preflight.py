@@ -10,10 +10,34 @@ from typing import Any
 
 from . import host
 from .problems import Problems
-from .systemd import unit_name
+from .systemd import service_of, unit_name
 
 
-def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problems: Problems) -> None:
+def way_out(unit: str | None, services: Sequence[str], inventory_name: str) -> str:
+    """What to do about a holder that was left alone: another service of Ironserve's is its inventory's to move."""
+    service = service_of(unit or "")
+    if not service:
+        return "It was left alone: stop it, or set ironserve_port to a free port"
+    there = f"-e service={service} -l {inventory_name}"
+    if services and service not in services:
+        return (
+            f"No inventory names service {service}: if it is the old name of this one, or not wanted any more, "
+            f"ansible-playbook playbooks/remove.yml {there}"
+        )
+    return (
+        f"It is service {service} of this host: where that one moves to another port, deploy it first ({there}), "
+        f"or stop it, ansible-playbook playbooks/stop.yml {there}"
+    )
+
+
+def check_port(
+    port: int,
+    unit: str,
+    listeners: Sequence[host.Listener],
+    problems: Problems,
+    services: Sequence[str] = (),
+    inventory_name: str = "HOST",
+) -> None:
     """The port is free, or held by this service itself; else who holds it."""
     for holder in listeners:
         if holder.unit != unit:
@@ -22,7 +46,7 @@ def check_port(port: int, unit: str, listeners: Sequence[host.Listener], problem
                 f"port {port}",
                 "",
                 f'taken by pid {holder.pid} (user {holder.user}{belongs}): "{holder.command[:200]}". '
-                "It was left alone: stop it, or set ironserve_port to a free port",
+                f"{way_out(holder.unit, services, inventory_name)}",
             )
 
 
@@ -43,10 +67,21 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
             problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
-def check_host(releases: Sequence[Mapping[str, Any]], user: str, problems: Problems) -> None:
-    """Everything of this host that stands against these releases."""
+def check_host(
+    releases: Sequence[Mapping[str, Any]], user: str, services: Sequence[str], inventory_name: str, problems: Problems
+) -> None:
+    """Everything of this host that stands against these releases.
+
+    Args:
+        releases: what the host is to take.
+        user: the service user.
+        services: every service that the inventory gives to this host.
+        inventory_name: of the host, for commands in messages.
+        problems: receives everything that is wrong.
+    """
     for release in releases:
-        check_port(release["port"], unit_name(release["service"]), host.listeners(release["port"]), problems)
+        holders = host.listeners(release["port"])
+        check_port(release["port"], unit_name(release["service"]), holders, problems, services, inventory_name)
         check_model(Path(release["model"]["path"]), user, problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
