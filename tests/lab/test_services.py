@@ -73,7 +73,9 @@ def test_two_services_serve_beside_each_other_and_a_second_run_changes_nothing(t
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in two.environ("embed")
     for name in ("chat", "embed"):
         assert fleet.shell("h1", f"systemctl is-enabled ironserve-{name}.service") == "enabled"
-        assert fleet.shell("h1", f"test -s /var/log/ironserve/{name}.log && tail -n 1 /var/lib/ironserve/{name}/ledger.jsonl")
+        assert fleet.shell(
+            "h1", f"test -s /var/log/ironserve/{name}.log && tail -n 1 /var/lib/ironserve/{name}/ledger.jsonl"
+        )
     pids, written = two.pids(), fleet.written("h1")
     again = two.play().stdout
     assert recap(again, "h1")["changed"] == 0
@@ -92,7 +94,9 @@ def test_a_change_of_one_restarts_that_one_only(two):
     fleet.profile("more", flags={"max-num-seqs": 8})
     refused = two.play("-e", "profile=more", check=False)
     assert refused.returncode == 2
-    assert 'profile: "more" is for one service: add -e service= and one of chat, embed' in refused.stdout + refused.stderr
+    assert (
+        'profile: "more" is for one service: add -e service= and one of chat, embed' in refused.stdout + refused.stderr
+    )
     output = two.play("-e", "profile=more", "-e", "service=embed").stdout
     assert lines_with(output, ["h1", "embed", "more", "ready", "inventory wants lab_vllm"])
     assert not lines_with(output, ["h1", "chat", "lab_vllm"])
@@ -163,8 +167,8 @@ def test_a_renamed_service_is_told_to_remove_the_old_one_and_then_serves(two):
     fleet.shell("h1", "rm -r /var/lib/ironserve/chat")  # as after a removal that was interrupted
     removed = two.play("-e", "service=chat", playbook="playbooks/remove.yml").stdout
     assert "service chat is removed. Its logs stay: /var/log/ironserve/chat.log" in " ".join(removed.split())
-    assert fleet.shell("h1", "find /etc/systemd /run /var/lib/ironserve -name '*chat*' 2>/dev/null; systemctl list-units "
-                             "--all --plain --no-legend ironserve-chat.service") == ""  # fmt: skip
+    left = "find /etc/systemd /run /var/lib -name '*chat*' 2>/dev/null; systemctl list-units --all 'ironserve-*'"
+    assert "chat" not in fleet.shell("h1", left)
     assert recap(two.play("-e", "service=chat", playbook="playbooks/remove.yml").stdout, "h1")["changed"] == 0
     assert two.pids()["embed"] == embed
     two.play()
@@ -190,10 +194,12 @@ def test_what_cannot_be_is_refused_with_a_word_of_what_to_do(two):
     assert "is no name for a service" in told("-e", "service=..", playbook=remove)
     swapped = services(chat={"port": 8002}, embed={"port": 8001})
     swap = told(ironserve_services=swapped)
-    assert "It is service embed of this host: where that one moves to another port, deploy it first (-e service=embed" in swap
+    assert (
+        "It is service embed of this host: where that one moves to another port, deploy it first (-e service=embed"
+        in swap
+    )
     wrong = told(ironserve_services=services(chat={"gpus": [0]}, embed={"port": 8001, "prot": 1}))
-    assert "what the inventory says cannot be deployed" in wrong or 'profile "lab_vllm" cannot be deployed' in wrong
-    assert "3 problems" in wrong
+    assert 'host h1: profile "lab_vllm" cannot be deployed, nothing was touched: 3 problems' in wrong
     seen, _ = two.status(ironserve_services=services(chat={"profile": "lab_vlm"}))
     assert seen["chat"]["note"].startswith('the inventory does not resolve: profile: unknown profile "lab_vlm"')
     assert (two.pids(), two.fleet.written("h1")) == (pids, before)
