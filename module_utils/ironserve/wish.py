@@ -130,7 +130,7 @@ def _check_gpus(site: Mapping[str, Any], where: str, problems: Problems) -> None
     for name, view in (all_views := views(site)).items():
         said, key = view.get("ironserve_gpus"), _key(site, name, "gpus")
         gpus = [str(gpu) for gpu in said] if isinstance(said, list) else []
-        if not gpus and len(all_views) > 1 and count:
+        if not said and len(all_views) > 1 and count:
             problems.add(
                 where,
                 _key(site, name, "gpus", wanted=True),

@@ -24,7 +24,12 @@ def services(**changes) -> dict:
     """`chat` and `embed` as an inventory names them, with what a test changes."""
     wanted = {
         "chat": {"gpus": [GPUS[0], GPUS[1]], "port": 8001},
-        "embed": {"gpus": [GPUS[2]], "port": 8002, "model": {"path": "/srv/embed", "served_name": "embedder"}},
+        # Templates, as an inventory may have them.
+        "embed": {
+            "gpus": [GPUS[2]],
+            "port": "{{ 8000 + 2 }}",
+            "model": {"path": "/srv/embed", "served_name": "{{ 'embed' }}der"},
+        },
     }
     for name, change in changes.items():
         wanted[name] = {**wanted[name], **change}
@@ -202,6 +207,8 @@ def test_what_cannot_be_is_refused_with_a_word_of_what_to_do(two):
     assert 'host h1: profile "lab_vllm" cannot be deployed, nothing was touched: 3 problems' in wrong
     seen, _ = two.status(ironserve_services=services(chat={"profile": "lab_vlm"}))
     assert seen["chat"]["note"].startswith('the inventory does not resolve: profile: unknown profile "lab_vlm"')
+    seen, _ = two.status(ironserve_services={"chat": {"port": "{{ no_such_variable }}"}})
+    assert "the inventory does not resolve: Task failed: 'no_such_variable' is undefined" in seen["main"]["note"]
     assert (two.pids(), two.fleet.written("h1")) == (pids, before)
 
 
