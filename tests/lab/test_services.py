@@ -169,7 +169,11 @@ def test_a_renamed_service_is_told_to_remove_the_old_one_and_then_serves(two):
     before = fleet.written("h1")
     two.play("-e", "service=chat", "--check", playbook="playbooks/remove.yml")
     assert (fleet.written("h1"), two.pids()["chat"] != 0) == (before, True)
-    fleet.shell("h1", "rm -r /var/lib/ironserve/chat")  # as after a removal that was interrupted
+    # As after removals by hand: the process is all that is whole of it.
+    gone = "/var/lib/ironserve/chat /etc/systemd/system/ironserve-chat.service"
+    fleet.shell("h1", f"rm -r {gone} && systemctl daemon-reload")
+    seen, _ = two.status("-e", "service=chat")
+    assert (seen["chat"]["status"], seen["chat"]["named"], seen["chat"]["main_pid"] != 0) == ("unhealthy", False, True)
     removed = two.play("-e", "service=chat", playbook="playbooks/remove.yml").stdout
     assert "service chat is removed. Its logs stay: /var/log/ironserve/chat.log" in " ".join(removed.split())
     left = "find /etc/systemd /run /var/lib -name '*chat*' 2>/dev/null; systemctl list-units --all 'ironserve-*'"
