@@ -27,6 +27,15 @@ options:
         cannot be taken over.
     type: bool
     default: false
+  services:
+    description: Every service that the inventory gives to this host. Empty says nothing about it.
+    type: list
+    elements: str
+    default: []
+  inventory_name:
+    description: The host's name in the inventory, for commands in messages.
+    type: str
+    default: HOST
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -47,6 +56,8 @@ EXAMPLES = r"""
 - name: Judge the host before anything on it is touched
   host_preflight:
     releases: "{{ resolved.releases }}"
+    services: "{{ resolved.services | list }}"
+    inventory_name: "{{ inventory_hostname }}"
     environment_problems: "{{ environment.problems }}"
 """
 
@@ -78,7 +89,7 @@ holders:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.ironserve.preflight import check_host
+from ansible.module_utils.ironserve.preflight import Inventory, check_host
 from ansible.module_utils.ironserve.problems import Problems
 
 
@@ -89,6 +100,8 @@ def main() -> None:
             "releases": {"type": "list", "elements": "dict", "required": True},
             "user": {"type": "str", "default": "ironserve"},
             "takeover": {"type": "bool", "default": False},
+            "services": {"type": "list", "elements": "str", "default": []},
+            "inventory_name": {"type": "str", "default": "HOST"},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -97,7 +110,9 @@ def main() -> None:
     for problem in module.params["environment_problems"]:
         problems.add("environment", "", problem)
     releases = module.params["releases"]
-    holders = check_host(releases, module.params["user"], module.params["takeover"], problems)
+    want = module.params
+    inventory = Inventory(want["services"], want["inventory_name"])
+    holders = check_host(releases, want["user"], want["takeover"], inventory, problems)
     if problems:
         named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)
         headline = f"nothing was touched: this host cannot take release {named}"

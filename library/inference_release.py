@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Stages, activates and proves a release of a service on a host."""
+"""Stages, activates and proves a release of a service on a host, and removes a service from it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ description:
     It neither stops nor starts anything.
   - O(state=proven) says that the active release passed the gate. It becomes the last-known-good, may start again by
     itself and is enabled at boot.
+  - O(state=absent) removes a service that is stopped, its unit, releases, ledger, secrets and records. Its logs stay.
   - Each step is whole or not at all, and a second call finishes one that was interrupted.
 options:
   service:
@@ -26,16 +27,14 @@ options:
   state:
     description: How far to go.
     type: str
-    choices: [present, active, proven]
+    choices: [present, active, proven, absent]
     default: active
   release:
-    description: The release as the action C(resolve_release) returns it.
+    description: The release as the action C(resolve_release) returns it. Required unless O(state=absent).
     type: dict
-    required: true
   unit:
-    description: Text of the systemd unit.
+    description: Text of the systemd unit. Required unless O(state=absent).
     type: str
-    required: true
   secrets:
     description:
       - The service's secrets, C(env) for variables of the server and C(flags) for flags that it reads from a file, as
@@ -81,44 +80,49 @@ EXAMPLES = r"""
     state: proven
     release: "{{ resolved.release }}"
     unit: "{{ lookup('ansible.builtin.template', 'ironserve.service.j2') }}"
+
+- name: Remove a service that was stopped before
+  inference_release:
+    service: embed
+    state: absent
 """
 
 RETURN = r"""
 release_id:
   description: What is meant to run; the same on all hosts of a group.
-  returned: always
+  returned: state is not absent
   type: str
   sample: 3f9c02ab117e
 render_id:
   description: What the release becomes on this host.
-  returned: always
+  returned: state is not absent
   type: str
   sample: 81d20cc4aa05
 previous_id:
   description: Folder of the release that was active before this call.
-  returned: always
+  returned: state is not absent
   type: str
   sample: 90ab117e3f9c-aa0581d20cc4
 last_known_good_id:
   description: Folder of the newest release that passed the gate here.
-  returned: always
+  returned: state is not absent
   type: str
   sample: 90ab117e3f9c-aa0581d20cc4
 settled:
   description: The release is active, passed the gate, is enabled and runs. A deploy has nothing to do.
-  returned: always
+  returned: state is not absent
   type: bool
 running:
   description: A process of the unit is there; a deploy that changes nothing attaches to it.
-  returned: always
+  returned: state is not absent
   type: bool
 restart:
   description: The running server has to be restarted for what differs.
-  returned: always
+  returned: state is not absent
   type: bool
 reasons:
   description: Why this host is not settled, a line each.
-  returned: always
+  returned: state is not absent
   type: list
   elements: str
   sample: ["flag --max-num-seqs: 16 -> 8"]
@@ -128,12 +132,20 @@ actions:
   type: list
   elements: str
   sample: ["write /etc/systemd/system/ironserve-main.service", "activate 3f9c02ab117e-81d20cc4aa05"]
+kept:
+  description: The logs of the service, which stay.
+  returned: state is absent
+  type: list
+  elements: str
+  sample: ["/var/log/ironserve/embed.log"]
 """
 
 import subprocess
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.ironserve.releases import Releases
+from ansible.module_utils.ironserve.removal import Removal
 
 
 def main() -> None:
@@ -141,22 +153,37 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "service": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["present", "active", "proven"], "default": "active"},
-            "release": {"type": "dict", "required": True},
-            "unit": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "active", "proven", "absent"], "default": "active"},
+            "release": {"type": "dict"},
+            "unit": {"type": "str"},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "group": {"type": "str", "default": "ironserve"},
         },
+        required_if=[("state", state, ("release", "unit")) for state in ("present", "active", "proven")],
         supports_check_mode=True,
     )
-    releases = Releases(module.params["service"], module.params["group"], module.params["secrets"])
     try:
-        plan = releases.plan(module.params["state"], module.params["release"], module.params["unit"])
-        if not module.check_mode:
-            releases.carry_out(plan)
+        answer = (absent if module.params["state"] == "absent" else deployed)(module)
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"release of service {module.params['service']}: {error}. No process was touched.")
-    module.exit_json(**plan.result())
+    module.exit_json(**answer)
+
+
+def deployed(module: AnsibleModule) -> dict[str, Any]:
+    """Plan the way to a release, go it unless checking, and say what it is."""
+    releases = Releases(module.params["service"], module.params["group"], module.params["secrets"])
+    plan = releases.plan(module.params["state"], module.params["release"], module.params["unit"])
+    if not module.check_mode:
+        releases.carry_out(plan)
+    return plan.result()
+
+
+def absent(module: AnsibleModule) -> dict[str, Any]:
+    """Find what is left of the service, remove it unless checking, and say what it is."""
+    removal = Removal(module.params["service"])
+    if not module.check_mode:
+        removal.carry_out()
+    return removal.result()
 
 
 if __name__ == "__main__":

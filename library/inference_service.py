@@ -1,13 +1,13 @@
 #!/usr/bin/python
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a service under the gate, stops it, or looks at it."""
+"""Starts a service under the gate, or stops it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: inference_service
-short_description: Start an inference service under the gate, stop it, or look at it
+short_description: Start an inference service under the gate, or stop it
 description:
   - O(state=started) starts the active release, or attaches to it where it runs already, and watches until there is a
     verdict. C(ready) means that the server generated a token under the right model name. A process that exits is a
@@ -15,6 +15,7 @@ description:
   - While the gate watches, systemd does not start the service again; see M(inference_release) with C(state=proven).
   - Called through the action plugin of the same name the module works in slices and a line is printed for each change.
     Called directly it waits by itself.
+  - M(host_services) looks at services.
 options:
   service:
     description: Name of the service.
@@ -23,7 +24,7 @@ options:
   state:
     description: What to do.
     type: str
-    choices: [started, stopped, observed]
+    choices: [started, stopped]
     default: started
   release:
     description:
@@ -74,11 +75,6 @@ EXAMPLES = r"""
   inference_service:
     service: main
     state: stopped
-
-- name: Look at it
-  inference_service:
-    service: main
-    state: observed
 """
 
 RETURN = r"""
@@ -106,8 +102,8 @@ under_gate:
   returned: state is started
   type: bool
 cause:
-  description: Why the start, or the last one, failed, in a line.
-  returned: verdict is failed or timeout, or status is failed
+  description: Why the start failed, in a line.
+  returned: verdict is failed or timeout
   type: str
 evidence:
   description: Properties of the unit, end of the log, the engine's own error.
@@ -115,48 +111,8 @@ evidence:
   type: dict
 main_pid:
   description: Pid of the engine's main process.
-  returned: state is started or observed
+  returned: state is started
   type: int
-status:
-  description: C(absent), C(starting), C(ready), C(unhealthy), C(stopped), C(failed) or C(down).
-  returned: state is observed
-  type: str
-profile:
-  description: Profile of the active release.
-  returned: state is observed
-  type: str
-engine:
-  description: Engine of the active release.
-  returned: state is observed
-  type: str
-release_id:
-  description: The active release.
-  returned: state is observed
-  type: str
-last_known_good_id:
-  description: Folder of the newest release that passed the gate here.
-  returned: state is observed
-  type: str
-port:
-  description: TCP port of the server.
-  returned: state is observed
-  type: int
-model:
-  description: Name under which the model is served.
-  returned: state is observed
-  type: str
-since:
-  description: When the unit became active, as systemd writes it.
-  returned: state is observed
-  type: str
-health:
-  description: HTTP status of the health endpoint; 0 when there was no answer in 5 s.
-  returned: state is observed
-  type: int
-enabled:
-  description: Whether the service starts at boot.
-  returned: state is observed
-  type: bool
 slice:
   description: State of work done in slices, for the action plugin.
   returned: state is started or stopped
@@ -174,7 +130,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "service": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["started", "stopped", "observed"], "default": "started"},
+            "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
             "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
@@ -187,9 +143,7 @@ def main() -> None:
     want = module.params
     service = Service(want["service"], module.check_mode, want["secrets"])
     try:
-        if want["state"] == "observed":
-            answer = service.observed()
-        elif want["state"] == "stopped":
+        if want["state"] == "stopped":
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"])
         else:
             answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"])

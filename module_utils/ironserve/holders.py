@@ -396,15 +396,18 @@ def described(group: Group, now_ticks: int) -> str:
     )
 
 
-def problem(group: Group, takeover: bool, now_ticks: int) -> str:
-    """What stands in the way and what to do about it; empty when taking over does it."""
+def problem(group: Group, takeover: bool, now_ticks: int, advice: str = "") -> str:
+    """What stands in the way and what to do about it; empty when taking over does it.
+
+    Where somebody knows better than this what to do about the holder, it is given as ``advice``.
+    """
     first = group.first
     refused = next((holder.refusal for holder in group.holders if holder.refusal), "")
     if takeover and not refused:
         return ""
     said = f"{group.held}: held by {described(group, now_ticks)}. It was left alone: "
     if refused:
-        return f"{said}{refused}"
+        return f"{said}{advice or refused}"
     return f"{said}stop it yourself ({by_hand(first)}), or deploy with -e takeover=true, which {by_takeover(first)}"
 
 

@@ -6,23 +6,51 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import holders, host
 from .problems import Problems
 from .processes import ticks_now
+from .systemd import service_of
 from .takeover import look
 
 
-def check_holders(releases: Sequence[Mapping[str, Any]], takeover: bool, problems: Problems) -> list[dict[str, Any]]:
+class Inventory(NamedTuple):
+    """What messages say of the inventory: every service that it gives to this host, and the host's name in it."""
+
+    services: Sequence[str]
+    host: str
+
+
+def way_out(unit: str, inventory: Inventory) -> str:
+    """What to do about another service of Ironserve's that holds a port: it is its inventory's to move."""
+    service = service_of(unit)
+    there = f"-e service={service} -l {inventory.host}"
+    if inventory.services and service not in inventory.services:
+        return (
+            f"No inventory names service {service}: if it is the old name of this one, or not wanted any more, "
+            f"ansible-playbook playbooks/remove.yml {there}"
+        )
+    return (
+        f"It is service {service} of this host: where that one moves to another port, deploy it first ({there}), "
+        f"or stop it, ansible-playbook playbooks/stop.yml {there}"
+    )
+
+
+def check_holders(
+    releases: Sequence[Mapping[str, Any]], takeover: bool, inventory: Inventory, problems: Problems
+) -> list[dict[str, Any]]:
     """Port and GPUs are free, or held by the service itself, or can be taken over where that was asked for.
 
     Returns the foreign holders.
     """
     _, found, doubts = look(releases)
     now = ticks_now()
-    told = [holders.problem(group, takeover, now) for group in holders.grouped(found)]
-    problems.found += filter(None, [*doubts, *told])
+    problems.found += doubts
+    for group in holders.grouped(found):
+        owner = group.first.owner
+        advice = way_out(owner.name, inventory) if owner.kind == "service" else ""
+        problems.found += filter(None, [holders.problem(group, takeover, now, advice)])
     return [holders.as_result(holder, now) for holder in found]
 
 
@@ -44,10 +72,18 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
 
 
 def check_host(
-    releases: Sequence[Mapping[str, Any]], user: str, takeover: bool, problems: Problems
+    releases: Sequence[Mapping[str, Any]], user: str, takeover: bool, inventory: Inventory, problems: Problems
 ) -> list[dict[str, Any]]:
-    """Add everything of this host that stands against these releases; return who else holds what they are to have."""
-    found = check_holders(releases, takeover, problems)
+    """Add everything of this host that stands against these releases; return who else holds what they are to have.
+
+    Args:
+        releases: what the host is to take.
+        user: the service user.
+        takeover: what can be taken over is no problem.
+        inventory: for messages.
+        problems: receives everything that is wrong.
+    """
+    found = check_holders(releases, takeover, inventory, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
     if os.geteuid() != 0:

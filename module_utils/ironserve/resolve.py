@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from . import secrets
@@ -18,7 +19,6 @@ from .explain import explain
 from .flags import NOT_WHOLE, Words, argv, words
 from .problems import Problems, kind_of, unknown
 from .profiles import Merged, Source, merge
-from .site import check_site
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -27,6 +27,8 @@ LIMITS = {"nofile": 65535, "memlock": "infinity"}
 connections."""
 
 ENGINES_ROOT = "/opt/ironserve/engines"
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def digest(content: Any) -> str:
@@ -48,9 +50,9 @@ def resolve(
 
     Args:
         host: inventory name, for messages.
-        service: the host's service; ``main`` is the only one that a host has.
+        service: name of the service.
         profile: name of the profile.
-        site: the host's variables that begin with ``ironserve_``.
+        site: the variables that begin with ``ironserve_`` as this service sees them, checked: see ``wish.py``.
         sources: every known profile by name.
         locks: for each engine the lock that the site names: ``name``, ``id``, ``engine_version``, ``python``,
             ``installed_mib``.
@@ -58,12 +60,6 @@ def resolve(
         origins: receives where each word of the command and each variable comes from, see ``explain.py``; no part of
             the release, which does not change with the way in which a profile is written.
     """
-    check_site(site, f"host {host}", problems)
-    if service != "main":
-        problems.add(f"host {host}", "service", unknown("service", service, ["main"]))
-    if not profile:
-        problems.add(f"host {host}", "ironserve_profile", "is not set, and no -e profile= was given")
-        return None
     group = str(site.get("ironserve_host_group", "?"))
     found = merge(profile, sources, problems, group, host)
     if found is None:
@@ -74,7 +70,10 @@ def resolve(
     engine, lock = ENGINES.get(str(merged.get("engine"))), locks.get(str(merged.get("engine")))
     if engine is None:
         return None
-    _check_gpus(found, flags.get(engine.TENSOR_PARALLEL), engine.TENSOR_PARALLEL, site, problems)
+    gpus, owner = _gpus(site), f"service {service} of host {host}"
+    _check_gpus(found, flags, engine, site, owner, problems)
+    if gpus and VISIBLE in env:
+        problems.add(file, f"env.{VISIBLE}", f"is set by the service: {service} of host {host} names its GPUs")
     if lock is None and not problems:
         problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
     if lock is None or problems:
@@ -101,6 +100,8 @@ def resolve(
         "port": port,
         "url": f"http://{probe_address(address)}:{port}",
         "model_name": model["served_name"] or model["path"],
+        "gpus": gpus,
+        "host_env": {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {},
         "argv": engine.command(environment, model["path"]) + argv({**flags, **of_service}, engine.FLAG_ORDER),
         "limits": {**LIMITS, **(site.get("ironserve_limits") or {})},
         "secrets": secrets.names(placed),
@@ -180,20 +181,40 @@ def _environment(merged: Merged, nccl_sets: Any, group: str, problems: Problems)
     return {str(name): str(value) for name, value in {**nccl, **own}.items()}
 
 
+def _gpus(site: Mapping[str, Any]) -> list[str]:
+    """The GPUs that a service names; none means all of the host."""
+    named = site.get("ironserve_gpus")
+    return [str(gpu) for gpu in named] if isinstance(named, list) else []
+
+
 def _check_gpus(
-    merged: Merged, tensor_parallel: Any, tensor_parallel_flag: str, site: Mapping[str, Any], problems: Problems
+    merged: Merged,
+    flags: Mapping[str, Words],
+    engine: ModuleType,
+    site: Mapping[str, Any],
+    owner: str,
+    problems: Problems,
 ) -> None:
-    """What the profile needs against what the group says that a host has."""
-    hardware, group = site.get("ironserve_hardware"), site.get("ironserve_host_group")
-    count = hardware.get("gpu_count") if isinstance(hardware, Mapping) else None
-    needed = merged.values["requires"].get("gpu_count", 0)
+    """What the profile needs against the GPUs that the service names, or else those that the group says a host has."""
+    hardware, group, named = site.get("ironserve_hardware"), site.get("ironserve_host_group"), len(_gpus(site))
+    count = named or (hardware.get("gpu_count") if isinstance(hardware, Mapping) else None)
+    needed, tensor_parallel = merged.values["requires"].get("gpu_count", 0), flags.get(engine.TENSOR_PARALLEL)
     if not isinstance(count, int) or not isinstance(needed, int):
         return
-    ranks = int(tensor_parallel) if str(tensor_parallel).isdigit() else 0
+    holder, has = (owner, "names") if named else (f"host group {group}", "has")
+    plural = "" if count == 1 else "s"
+    ranks = int(str(tensor_parallel)) if str(tensor_parallel).isdigit() else 0
     if count < needed:
         origin = merged.origins["requires", "gpu_count"]
-        problems.add(origin.file, origin.key, f"needs {needed} GPUs; host group {group} has {count}")
+        problems.add(origin.file, origin.key, f"needs {needed} GPUs; {holder} {has} {count}")
     elif 0 < count < ranks:
-        origin = merged.origins["flags", tensor_parallel_flag]
-        text = f"tensor parallel {ranks} on host group {group}, which has {count} GPUs"
+        origin = merged.origins["flags", engine.TENSOR_PARALLEL]
+        text = f"tensor parallel {ranks} on {holder}, which {has} {count} GPU{plural}"
         problems.add(origin.file, origin.key, text)
+    if named and ranks > 1 and engine.NEEDED_FOR_UUIDS and engine.NEEDED_FOR_UUIDS not in flags:
+        origin = merged.origins["flags", engine.TENSOR_PARALLEL]
+        problems.add(
+            origin.file,
+            f"flags.{engine.NEEDED_FOR_UUIDS}",
+            f"has to be true for {owner}, which names GPUs by UUID: the engine's own all-reduce takes them for numbers",
+        )

@@ -27,8 +27,8 @@ def status_word(
     """A service in a word.
 
     ``absent`` (nothing was deployed), ``starting`` (does not generate yet, or has not passed the gate), ``ready``,
-    ``unhealthy`` (passed the gate, does not say 200 now), ``failed`` (its last launch did), ``stopped`` (by an
-    operator: off at boot too), ``down`` (not running for any other reason).
+    ``unhealthy`` (passed the gate, does not say 200 now; or runs without any release), ``failed`` (its last launch
+    did), ``stopped`` (by an operator: off at boot too), ``down`` (not running for any other reason).
 
     Args:
         show: properties of the unit.
@@ -37,11 +37,12 @@ def status_word(
         health: HTTP status of the health endpoint.
         last: the last record of the ledger, None when there is none.
     """
+    running = show.get("MainPID", "0") != "0"
     if active is None:
-        return "absent"
+        return "unhealthy" if running else "absent"
     if show.get("ActiveState") == "activating":  # between two tries of systemd, too
         return "starting"
-    if show.get("MainPID", "0") != "0":
+    if running:
         if not proven:
             return "starting"
         return "ready" if health == 200 else "unhealthy"
@@ -150,19 +151,25 @@ class Service:
         last = records[-1] if records else None
         status = status_word(show, active, proven, health, last)
         return {
-            "changed": False,
+            "service": self.name,
+            "unit": self.unit,
             "status": status,
             "cause": str(last.get("reason", "")) if last and status == "failed" else "",
             "profile": release.get("profile", ""),
+            "declared_profile": release.get("declared_profile", ""),
             "engine": release.get("engine", ""),
             "release_id": release.get("release_id", ""),
+            "render_id": (active or "").rpartition("-")[2],
             "last_known_good_id": good or "",
+            "address": release.get("address", ""),
             "port": release.get("port", 0),
+            "gpus": release.get("gpus", []),
             "model": release.get("model_name", ""),
             "main_pid": pid,
             "since": show.get("ActiveEnterTimestamp", ""),
             "health": health,
             "enabled": show.get("UnitFileState") == "enabled",
+            "restarts": int(show.get("NRestarts") or 0),
         }
 
     def _serves_active(self) -> bool:

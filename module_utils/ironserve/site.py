@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from .problems import Problems, did_you_mean
@@ -31,6 +32,9 @@ VARIABLES: dict[str, Key] = {
             "served_name": Key("str", "name that clients use; without it the engine's own default, the path"),
             "revision": Key("str", "revision of the weights, part of the release; free text"),
         },
+    ),
+    "ironserve_gpus": Key(
+        "list", "UUIDs of the GPUs that the service may use, as nvidia-smi -L prints them; not set: all"
     ),
     "ironserve_hardware": Key(
         "mapping",
@@ -82,13 +86,37 @@ VARIABLES: dict[str, Key] = {
 }
 
 
+SERVICE_KEYS = (
+    "profile", "port", "listen_address", "model", "gpus", "sizes", "api_key", "secret_env", "secret_flags"
+)  # fmt: skip
+"""What a service may say itself; what it does not say it takes from the variable of that name with ``ironserve_``."""
+
+SERVICE = Key(
+    "mapping",
+    "one service: what it says itself of what the host's variables say",
+    keys={key: replace(VARIABLES[PREFIX + key], required=False) for key in SERVICE_KEYS},
+)
+
+VARIABLES["ironserve_services"] = Key(
+    "mapping", "the host's services by name; not set: one, main; {}: none", values=SERVICE
+)
+
+
 def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
     """The variables with whole numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
-    whole = {name for name, key in VARIABLES.items() if key.type == "int"}
-    return {
-        name: int(value) if name in whole and isinstance(value, str) and value.isdigit() else value
-        for name, value in variables.items()
-    }
+
+    def number(name: str, value: Any) -> Any:
+        if name == "ironserve_services" and isinstance(value, Mapping):
+            return {service: own(said) for service, said in value.items()}
+        whole = name in VARIABLES and VARIABLES[name].type == "int"
+        return int(value) if whole and isinstance(value, str) and value.isdigit() else value
+
+    def own(said: Any) -> Any:
+        if not isinstance(said, Mapping):
+            return said
+        return {key: number(f"{PREFIX}{key}", value) for key, value in said.items()}
+
+    return {name: number(name, value) for name, value in variables.items()}
 
 
 def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> str:
@@ -102,12 +130,16 @@ def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> s
 
 
 def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> None:
-    """Add every unknown, missing or wrong site variable of one host to ``problems``."""
+    """Add every unknown, missing or wrong site variable of one host to ``problems``.
+
+    What a service may say itself is not missing here: see ``wish.check_services``.
+    """
+    inherited = {f"{PREFIX}{key}" for key in SERVICE_KEYS}
     for name in sorted(variables):
         if name not in VARIABLES:
             problems.add(where, name, f"unknown variable{did_you_mean(name, VARIABLES)}")
     for name, key in VARIABLES.items():
         if name in variables:
             check(variables[name], key, where, name, problems)
-        elif key.required:
+        elif key.required and name not in inherited:
             problems.add(where, name, f"is not set: {key.about}")

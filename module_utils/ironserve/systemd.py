@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 UNIT_DIRECTORY = "/etc/systemd/system"
@@ -31,9 +32,24 @@ SYSTEMD_STATUSES = {
 }  # fmt: skip
 
 
+SERVICE_NAME = re.compile(r"(?!environment-)[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
+"""Names of services: they become names of units, files and folders. Engine environments are built by units that are
+named ironserve-environment-LOCK."""
+
+SERVICE_NAME_RULE = (
+    'is no name for a service: lower-case letters, digits and dashes inside, 48 at most, not "environment-" in front'
+)
+
+
 def unit_name(service: str) -> str:
     """The unit of a service: ``ironserve-main.service``."""
     return f"ironserve-{service}.service"
+
+
+def service_of(unit: str) -> str | None:
+    """The service of a unit, None where the unit is none of a service's."""
+    match = re.fullmatch(r"ironserve-(.+)\.service", unit)
+    return match[1] if match and SERVICE_NAME.fullmatch(match[1]) else None
 
 
 def text(value: str) -> str:

@@ -23,6 +23,10 @@ options:
     type: list
     elements: dict
     required: true
+  summary:
+    description: A line under the table.
+    type: str
+    default: ""
   json:
     description: File that gets the rows, relative to the project.
     type: str
@@ -66,7 +70,7 @@ class ActionModule(ActionBase):
     """Print and write."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("title", "columns", "rows", "json"))
+    _VALID_ARGS = frozenset(("title", "columns", "rows", "summary", "json"))
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -76,5 +80,7 @@ class ActionModule(ActionBase):
         file = ROOT / self._task.args["json"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(rows, indent=2, sort_keys=True) + "\n")
-        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{table(columns, rows)}\n")
+        summary = str(self._task.args.get("summary") or "")
+        below = f"\n{summary}" if summary else ""
+        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{table(columns, rows)}{below}\n")
         return {**result, "changed": False, "rows": rows}

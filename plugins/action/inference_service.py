@@ -36,11 +36,8 @@ class ActionModule(ActionBase):
         """Run slices until the module is done."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        state = arguments.get("state", "started")
-        if state == "started":
+        if arguments.get("state", "started") == "started":
             arguments["phases"] = read_phases()
-        if state == "observed":
-            return {**result, **self._module(arguments, task_vars)}
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
             return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)

@@ -1,39 +1,45 @@
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Resolves profile + host group + host to a release, on the controller; see DOCUMENTATION below."""
+"""Resolves profile + host group + host to releases, on the controller; see DOCUMENTATION below."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: resolve_release
-short_description: Resolve profile, host group and host to a release
+short_description: Resolve profile, host group and host to the releases of a host's services
 description:
   - Runs on the controller for each target host and sends nothing to it.
-  - Reads the host's variables that begin with C(ironserve_), the profiles and the lock of the profile's engine.
+  - Reads the host's variables that begin with C(ironserve_), the profiles and the locks of the engines.
   - Everything that is wrong is reported at once, each with file and key and, where something is close, what was
     perhaps meant.
 options:
   profile:
-    description: Name of the profile. Empty takes C(ironserve_profile) of the host.
+    description:
+      - Name of the profile. Empty takes for each service the one that the inventory declares.
+      - On a host with several services O(service) has to say which one is meant.
     type: str
     default: ""
   service:
-    description: Name of the service.
+    description: Name of the one service that is meant. Empty means all services of the host.
     type: str
-    default: main
+    default: ""
 author: Ironserve contributors
 """
 
 EXAMPLES = r"""
-- name: Resolve the release of this host
+- name: Resolve the releases of this host
   resolve_release:
     profile: "{{ profile | default('') }}"
+    service: "{{ service | default('') }}"
   register: resolved
 """
 
 RETURN = r"""
 releases:
-  description: A release for each service that is meant. C(module_utils/ironserve/resolve.py) says what its keys mean.
+  description:
+    - A release for each service that is meant, by name.
+    - C(module_utils/ironserve/resolve.py) says what its keys mean.
+  returned: success
   type: list
   elements: dict
 origins:
@@ -41,6 +47,16 @@ origins:
     C(settings); see C(module_utils/ironserve/explain.py).
   type: list
   elements: dict
+services:
+  description: All services that the inventory names for this host, each with the profile that it declares.
+  returned: success, or problems
+  type: dict
+  sample: {"chat": "triton_nccl", "embed": "baseline"}
+problems:
+  description: Everything that is wrong, a line each.
+  returned: problems
+  type: list
+  elements: str
 """
 
 from pathlib import Path
@@ -57,8 +73,8 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
-from ansible.module_utils.ironserve.resolve import resolve
 from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, no_host_group, numbers_as_such
+from ansible.module_utils.ironserve.wish import meant, resolve_host, views
 
 
 def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
@@ -127,26 +143,31 @@ class ActionModule(ActionBase):
         if "ironserve_host_group" not in site:
             known = {file.stem for file in (ROOT / "group_vars").iterdir()} - {"all"}
             raise AnsibleActionFail(no_host_group(host, variables["group_names"], known))
-        profile = str(self._task.args.get("profile") or site.get("ironserve_profile", ""))
+        profile, service = (str(self._task.args.get(key) or "") for key in ("profile", "service"))
+        declared = {name: str(view.get("ironserve_profile", "")) for name, view in views(site).items()}
         problems = Problems()
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
-        locks = read_locks(_engine_locks(site.get("ironserve_locks"), profile, sources), problems)
+        profiles = {profile or declared[name] for name in meant(site, service)}
+        locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)
         groups, own = variables["groups"], str(site["ironserve_host_group"])
-        check_names(profile, sources, Inventory(groups, groups["all"], own, variables["group_names"]), problems)
-        service, origins = str(self._task.args.get("service", "main")), dict[str, Any]()
-        release = resolve(host, service, profile, site, sources, locks, problems, origins)
-        if problems or release is None:
-            raise AnsibleActionFail(
-                problems.report(f'host {host}: profile "{profile}" cannot be deployed, nothing was touched')
-            )
-        return {**result, "changed": False, "releases": [release], "origins": [origins]}
+        inventory = Inventory(groups, groups["all"], own, variables["group_names"])
+        for name in sorted(profiles):
+            check_names(name, sources, inventory, problems)
+        origins: list[dict[str, Any]] = []
+        releases = resolve_host(host, service, profile, site, sources, locks, problems, origins)
+        answer = {**result, "changed": False, "services": declared}
+        if problems:
+            what = f'profile "{profiles.pop()}"' if len(profiles) == 1 else "what the inventory says"
+            told = problems.report(f"host {host}: {what} cannot be deployed, nothing was touched")
+            return {**answer, "failed": True, "msg": told, "problems": problems.found}
+        return {**answer, "releases": releases, "origins": origins}
 
 
 def _texts(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
-def _engine_locks(named: Any, profile: str, sources: dict[str, Source]) -> dict[str, str]:
-    """Of the site's locks only the one that the profile's engine needs: a broken lock of the other does not matter."""
-    engine = engine_of(profile, sources)
-    return {key: str(value) for key, value in named.items() if key == engine} if isinstance(named, dict) else {}
+def _engine_locks(named: Any, profiles: set[str], sources: dict[str, Source]) -> dict[str, str]:
+    """Of the site's locks only those that the profiles' engines need: a broken lock of another does not matter."""
+    engines = {engine_of(profile, sources) for profile in profiles}
+    return {key: str(value) for key, value in named.items() if key in engines} if isinstance(named, dict) else {}

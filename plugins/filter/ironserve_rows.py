@@ -7,31 +7,102 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-STATUS_KEYS = ("status", "cause", "profile", "release_id", "last_known_good_id", "engine", "port", "model", "main_pid",
-               "since", "health", "enabled")  # fmt: skip
+SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
+        "address", "port", "model", "gpus", "main_pid", "since", "health", "enabled", "restarts")  # fmt: skip
+"""What a row of the status says of a service as host_services returns it."""
+
+WORDS = ("ready", "starting", "unhealthy", "down", "failed", "stopped", "absent", "unreachable", "unknown")
+"""Every status, in the order of the summary."""
 
 
 def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
-    """A row a host from what ``inference_service`` with ``state: observed`` registered as ``status_observed``.
+    """A row a host and service: what the inventory wants (``status_wished``) against what is there (``status_seen``).
 
-    ``wanted`` is the profile that the inventory declares; ``note`` says so where another one runs.
+    ``notes`` says in what they differ, the most urgent first, ``note`` is the first of them, ``settled`` that there is
+    none and the service is ready, ``named`` that the inventory names it. ``service``: the one that is meant, empty all.
     """
     rows = []
     for host in hosts:
-        seen = hostvars[host].get("status_observed") or {}
-        row = {"host": host, "service": service, **{key: seen.get(key) for key in STATUS_KEYS}}
-        row["wanted"] = hostvars[host].get("ironserve_profile", "")
-        row["note"] = ""
-        if seen.get("unreachable"):
-            row.update(status="unreachable", note=str(seen.get("msg", "")))
-        elif "status" not in seen:
-            row.update(status="unknown", note=str(seen.get("msg", "")))
-        elif row["cause"]:
-            row["note"] = row["cause"]
-        elif row["profile"] and row["profile"] != row["wanted"]:
-            row["note"] = f"inventory wants {row['wanted'] or 'nothing'}"
-        rows.append(row)
+        wished, seen = (hostvars[host].get(name) or {} for name in ("status_wished", "status_seen"))
+        looks = {look["service"]: look for look in (*seen.get("services", ()), *seen.get("unknown", ()))}
+        releases = {release["service"]: release for release in wished.get("releases", ())}
+        problem = (wished.get("problems") or [wished.get("msg", "")])[0]
+        declared = wished.get("services", {"main": None})  # None: it cannot even be said what the inventory declares
+        for name in dict.fromkeys([*declared, *looks]):
+            if service in ("", name):
+                look = looks.get(name) or _not_seen(seen)
+                row = {"host": host, "service": name, "status": look["status"], **{key: look.get(key) for key in SEEN}}
+                row["wants"], row["wanted_release_id"] = declared.get(name), releases.get(name, {}).get("release_id")
+                row["named"] = name in declared
+                row["notes"] = _notes(row, look, releases.get(name), problem)
+                row["note"] = next(iter(row["notes"]), "")
+                row["settled"] = row["status"] == "ready" and not row["notes"]
+                rows.append(row)
     return rows
+
+
+def _not_seen(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Stands for a service of a host that did not answer."""
+    status = "unreachable" if seen.get("unreachable") else "unknown"
+    return {"status": status, "fault": str(seen.get("msg") or "the host was not asked")}
+
+
+def _notes(
+    row: Mapping[str, Any], look: Mapping[str, Any], release: Mapping[str, Any] | None, problem: str
+) -> list[str]:
+    """What an operator should know of a service, the most urgent first."""
+    host, service, status, wants = (row[key] for key in ("host", "service", "status", "wants"))
+    faults = {
+        "starting": "has not passed the gate: run the deploy again, it goes on",
+        "unhealthy": f"its health endpoint says {row['health'] or 'nothing'}",
+        "down": "should run and does not",
+        "failed": row["cause"] or "it ended, see its log",
+    }
+    remove = f"no inventory names this service: playbooks/remove.yml -e service={service} -l {host}"
+    found = [look.get("fault") or faults.get(status, "")]
+    if not row["named"]:
+        return [remove, *filter(None, found)]
+    if problem and wants != "":  # an inventory that declares nothing leaves it to -e profile=
+        found.append(f"the inventory does not resolve: {problem}")
+    if row["profile"] and wants is not None and row["profile"] != wants:
+        found.append(f"inventory wants {wants or 'nothing'}")
+    elif row["release_id"] and release:
+        found.append(_difference(row, release))
+    found.append({"stopped": "stopped by an operator", "absent": "not deployed yet"}.get(status, ""))
+    return [note for note in found if note]
+
+
+def _difference(row: Mapping[str, Any], release: Mapping[str, Any]) -> str:
+    """In what a release of the wished profile is not the one that the inventory resolves to now."""
+    if row["release_id"] != release["release_id"]:
+        what = f"same profile, but inventory resolves to release {release['release_id']} now"
+    else:
+        keys = [key for key in ("port", "address", "gpus") if row[key] != release[key]]
+        what = "; ".join(f"inventory says {key} {_plain(release[key])} now" for key in keys)
+    return f"{what}: deploy would change it" if what else ""
+
+
+def _plain(value: Any) -> str:
+    return (",".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+
+
+def status_summary(rows: Sequence[Mapping[str, Any]], service: str) -> str:
+    """``3 services on 2 hosts: 2 ready as the inventory wants, 1 failed``."""
+    if not rows:
+        return f'no host has a service "{service}"' if service else "no services"
+    as_wanted = [row for row in rows if row["settled"]]
+    others = [row["status"] for row in rows if row["named"] and not row["settled"]]
+    counts = {"ready as the inventory wants": len(as_wanted)}
+    for word in WORDS:
+        counts["ready, but not as the inventory wants" if word == "ready" else word] = others.count(word)
+    counts["that no inventory names"] = sum(not row["named"] for row in rows)
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    hosts = len({row["host"] for row in rows})
+    return f"{_counted(len(rows), 'service')} on {_counted(hosts, 'host')}: {told}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) -> list[dict[str, Any]]:
@@ -78,4 +149,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Rows of playbooks/status.yml and playbooks/report.yml."""
-        return {"ironserve_status_rows": status_rows, "ironserve_deploy_rows": deploy_rows}
+        return {
+            "ironserve_status_rows": status_rows,
+            "ironserve_status_summary": status_summary,
+            "ironserve_deploy_rows": deploy_rows,
+        }

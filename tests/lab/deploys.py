@@ -92,9 +92,9 @@ class Fleet:
         """What a script prints on the host."""
         return self.lab.exec(host, ["sh", "-c", script], check=check).stdout.strip()
 
-    def main_pid(self, host: str) -> int:
+    def main_pid(self, host: str, service: str = "main") -> int:
         """Pid of the service's main process, 0 when it does not run."""
-        return int(self.shell(host, f"systemctl show -P MainPID {UNIT}") or 0)
+        return int(self.shell(host, f"systemctl show -P MainPID ironserve-{service}.service") or 0)
 
     def status(self, host: str) -> dict[str, Any]:
         """The host's row of ``playbooks/status.yml``."""
@@ -113,7 +113,7 @@ class Fleet:
     def written(self, host: str) -> str:
         """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched."""
         shown = r"-type d -printf '%p\n' -o -printf '%p %s %T@ %l\n'"
-        return self.shell(host, f"find {WRITTEN} {shown} 2>/dev/null | grep -v main.log | sort")
+        return self.shell(host, f"find {WRITTEN} {shown} 2>/dev/null | grep -v /var/log/ironserve/.*log | sort")
 
     def complete(self, host: str, model: str = "tiny", port: int = 8000) -> dict[str, Any]:
         """A completion, asked on the host."""

@@ -12,6 +12,10 @@ FLAG_ORDER = ("model-path", "served-model-name", "trust-remote-code", "tp-size",
 
 TENSOR_PARALLEL = "tp-size"
 
+NEEDED_FOR_UUIDS = "disable-custom-all-reduce"
+"""Flag without which tensor parallelism dies when CUDA_VISIBLE_DEVICES has UUIDs: in 0.5.23 the engine's own all-reduce
+reads its entries as whole numbers."""
+
 HEALTH_PATH = "/health_generate"
 """Generates one token in every version. Answers after one second at the earliest: the handler sleeps that long."""
 

@@ -12,6 +12,9 @@ FLAG_ORDER = ("served-model-name", "trust-remote-code", "tensor-parallel-size", 
 
 TENSOR_PARALLEL = "tensor-parallel-size"
 
+NEEDED_FOR_UUIDS = ""
+"""No flag is needed for UUIDs in CUDA_VISIBLE_DEVICES: seen in 0.32; 0.20 died of them."""
+
 HEALTH_PATH = "/health"
 """Says 200 or 503 without generating anything: only the completion that follows shows that the engine works."""
 

@@ -6,7 +6,8 @@ import json
 import os
 
 import pytest
-from ansible.module_utils.ironserve import ledger, ports, preflight
+from ansible.module_utils.ironserve import ledger, ports, preflight, removal
+from ansible.module_utils.ironserve.inspection import services_in
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.services import rotate, status_word
 from ansible.module_utils.ironserve.table import table
@@ -22,6 +23,78 @@ TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
 def test_only_listeners_of_the_port_are_found():
     assert ports.listening_inodes(TCP, 8000) == {"4242"}
     assert ports.listening_inodes(TCP, 9000) == set()
+
+
+@pytest.mark.parametrize(
+    ("services", "told"),
+    [
+        (["main", "other"], "It is service other of this host: where that one moves to another port, deploy it first "
+         "(-e service=other -l h1), or stop it, ansible-playbook playbooks/stop.yml -e service=other -l h1"),
+        (["main"], "No inventory names service other: if it is the old name of this one, or not wanted any more, "
+         "ansible-playbook playbooks/remove.yml -e service=other -l h1"),
+    ],
+)  # fmt: skip
+def test_a_holder_that_is_another_service_comes_with_the_way_out(services, told):
+    assert preflight.way_out("ironserve-other.service", preflight.Inventory(services, "h1")) == told
+
+
+def test_services_are_found_by_their_units_and_folders():
+    units = [
+        "ironserve-main.service",
+        "ironserve-environment-vllm.service",
+        "ironserve-x@.service",
+        "loaded",
+        "ssh.service",
+    ]
+    assert services_in(units, ["main", "old", ".staging", "environment-x", "Old"]) == {"main", "old"}
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    """What a service `chat` left under a root of its own, beside what is of others."""
+    for name, folder in (("STATE", "state"), ("LOGS", "log"), ("RUNTIME", "run")):
+        monkeypatch.setattr(removal.host, name, tmp_path / folder)
+    monkeypatch.setattr(removal, "SECRETS", tmp_path / "etc")
+    monkeypatch.setattr(removal.systemd, "UNIT_DIRECTORY", str(tmp_path / "units"))
+    monkeypatch.setattr(removal.systemd, "GATE_DROP_IN", str(tmp_path / "gate" / "{unit}.d" / "x.conf"))
+    monkeypatch.setattr(removal.host, "show", lambda unit: {"ActiveState": "inactive"})
+    monkeypatch.setattr(removal.host, "systemctl", lambda *words: None)
+    monkeypatch.setattr(removal.host, "forget_starts", lambda unit: None)
+    own = ["units/ironserve-chat.service", "gate/ironserve-chat.service.d/x.conf", "etc/chat.env", "run/chat.activated",
+           "run/chat/ready", "state/chat/ledger.jsonl", "log/chat.log"]  # fmt: skip
+    others = ["units/ironserve-chat-2.service", "etc/chat-2.env", "run/chat-2.activated", "state/chat-2/ledger.jsonl"]
+    for name in (*own, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "units" / "multi-user.target.wants").mkdir()
+    (tmp_path / "units" / "multi-user.target.wants" / "ironserve-chat.service").symlink_to("/nowhere")
+    return tmp_path
+
+
+def test_a_removal_takes_all_of_the_service_but_its_logs_and_nothing_of_others(left):
+    found = removal.Removal("chat")
+    assert len(found.result()["actions"]) == 7
+    assert found.result()["kept"] == [f"{left}/log/chat.log"]
+    found.carry_out()
+    files = sorted(str(path.relative_to(left)) for path in left.rglob("*") if not path.is_dir())
+    assert files == ["etc/chat-2.env", "log/chat.log", "run/chat-2.activated", "state/chat-2/ledger.jsonl",
+                     "units/ironserve-chat-2.service"]  # fmt: skip
+    again = removal.Removal("chat")
+    again.carry_out()
+    assert again.result()["changed"] is False
+
+
+def test_a_service_that_runs_is_not_removed(left, monkeypatch):
+    monkeypatch.setattr(removal.host, "show", lambda unit: {"ActiveState": "active"})
+    with pytest.raises(RuntimeError, match=r"ironserve-chat.service is active: stop it first"):
+        removal.Removal("chat").carry_out()
+    assert (left / "state" / "chat").is_dir()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../etc", "environment-x", "A", "-a", "a*"])
+def test_only_the_name_of_a_service_is_ever_removed(name):
+    with pytest.raises(RuntimeError, match="is no name for a service"):
+        removal.Removal(name)
 
 
 def test_the_model_folder(tmp_path):
@@ -58,6 +131,7 @@ ENDED = {"MainPID": "0", "ActiveState": "failed", "UnitFileState": "disabled"}
     ("show", "active", "proven", "health", "last", "word"),
     [
         ({}, None, False, 0, None, "absent"),
+        (RUNS, None, False, 0, None, "unhealthy"),
         (RUNS, "a", False, 200, None, "starting"),
         (RUNS, "a", True, 200, "ready", "ready"),
         (RUNS, "a", True, 503, "ready", "unhealthy"),

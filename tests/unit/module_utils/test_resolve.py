@@ -6,8 +6,9 @@ import pytest
 from ansible.module_utils.ironserve.flags import argv
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source
-from ansible.module_utils.ironserve.resolve import probe_address, resolve
+from ansible.module_utils.ironserve.resolve import probe_address
 from ansible.module_utils.ironserve.site import numbers_as_such
+from ansible.module_utils.ironserve.wish import resolve_host
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +38,9 @@ BASE = {"description": "a base", "engine": "vllm", "flags": {"dtype": "bfloat16"
 def run(profiles, name="p", site=None, service="main"):
     problems = Problems()
     sources = {key: Source(f"profiles/{key}.yml", data) for key, data in profiles.items()}
-    release = resolve("h1", service, name, {**SITE, **(site or {})}, sources, {"vllm": LOCK}, problems)
-    return release, problems.found
+    site = {**SITE, **(site or {})}
+    releases = resolve_host("h1", service, name, site, sources, {"vllm": LOCK}, problems)
+    return next(iter(releases), None), problems.found
 
 
 def flags(profiles, **more):
@@ -224,9 +226,9 @@ def test_a_name_that_only_begins_like_a_secret_is_none():
 def test_a_broken_profile_matters_only_where_it_is_used():
     problems = Problems()
     sources = {"p": Source("profiles/p.yml", BASE), "half": Source("profiles/half.yml", None, "x")}
-    assert resolve("h1", "main", "p", SITE, sources, {"vllm": LOCK}, problems)
+    assert resolve_host("h1", "", "p", SITE, sources, {"vllm": LOCK}, problems)
     assert problems.found == []
-    assert resolve("h1", "main", "half", SITE, sources, {"vllm": LOCK}, problems) is None
+    assert resolve_host("h1", "", "half", SITE, sources, {"vllm": LOCK}, problems) == []
     assert problems.found == ["profiles/half.yml: cannot be read: x"]
 
 

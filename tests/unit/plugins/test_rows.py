@@ -18,25 +18,73 @@ def rows():
     return module
 
 
-def status(rows, observed, wanted="p"):
-    return rows.status_rows(["h1"], {"h1": {"status_observed": observed, "ironserve_profile": wanted}}, "main")[0]
+LOOK = {"service": "main", "status": "ready", "profile": "p", "release_id": "r", "port": 8000, "address": "0.0.0.0",
+        "gpus": [], "cause": "", "health": 200, "unit": "ironserve-main.service", "main_pid": 5}  # fmt: skip
+RELEASE = {"service": "main", "profile": "p", "release_id": "r", "port": 8000, "address": "0.0.0.0", "gpus": []}
+WISHED = {"services": {"main": "p"}, "releases": [RELEASE]}
 
 
-def test_an_override_is_noted(rows):
-    seen = {"status": "ready", "profile": "q", "cause": ""}
-    assert status(rows, seen)["note"] == "inventory wants p"
-    assert status(rows, seen, wanted="")["note"] == "inventory wants nothing"
-    assert status(rows, {**seen, "profile": "p"})["note"] == ""
+def status(rows, look=LOOK, wished=WISHED, service="", **seen):
+    seen = seen or {"services": [look], "unknown": []}
+    return rows.status_rows(["h1"], {"h1": {"status_wished": wished, "status_seen": seen}}, service)
 
 
-def test_a_failure_says_its_cause(rows):
-    assert status(rows, {"status": "failed", "profile": "q", "cause": "it exited"})["note"] == "it exited"
+@pytest.mark.parametrize(
+    ("look", "wished", "notes"),
+    [
+        ({}, {}, []),
+        ({"profile": "q"}, {}, ["inventory wants p"]),
+        ({"profile": "q"}, {"services": {"main": ""}, "releases": [], "problems": ["h1: x: is not set"]},
+         ["inventory wants nothing"]),
+        ({"release_id": "old"}, {}, ["same profile, but inventory resolves to release r now: deploy would change it"]),
+        ({"port": 9000, "gpus": ["GPU-1"]}, {},
+         ["inventory says port 8000 now; inventory says gpus none now: deploy would change it"]),
+        ({"status": "failed", "profile": "q", "cause": "it exited"}, {}, ["it exited", "inventory wants p"]),
+        ({"status": "stopped", "release_id": "old"}, {},
+         ["same profile, but inventory resolves to release r now: deploy would change it", "stopped by an operator"]),
+        ({"status": "absent", "profile": "", "release_id": ""}, {}, ["not deployed yet"]),
+        ({"status": "unhealthy", "health": 0}, {}, ["its health endpoint says nothing"]),
+        ({}, {"releases": [], "problems": ["profiles/p.yml: flags: x", "more"]},
+         ["the inventory does not resolve: profiles/p.yml: flags: x"]),
+    ],
+    ids=["settled", "override", "override-of-nothing", "other-release", "other-port", "failed", "stopped", "absent",
+         "unhealthy", "unresolved"],
+)  # fmt: skip
+def test_a_service_against_the_inventory_the_most_urgent_first(rows, look, wished, notes):
+    [row] = status(rows, {**LOOK, **look}, {**WISHED, **wished})
+    assert row["notes"] == notes
+    assert row["note"] == (notes[0] if notes else "")
+    assert row["settled"] == (not notes)
 
 
-def test_a_host_that_did_not_answer_has_a_row(rows):
-    assert status(rows, {"unreachable": True, "msg": "no route"})["status"] == "unreachable"
-    assert status(rows, {"failed": True, "msg": "broken"})["status"] == "unknown"
-    assert status(rows, None)["status"] == "unknown"
+def test_a_host_that_did_not_answer_has_its_rows(rows):
+    wished = {"services": {"a": "p", "b": "p"}, "releases": []}
+    found = status(rows, wished=wished, unreachable=True, msg="no route")
+    assert [(row["service"], row["status"], row["note"]) for row in found] == [
+        ("a", "unreachable", "no route"), ("b", "unreachable", "no route")]  # fmt: skip
+    assert status(rows, msg="broken")[0]["status"] == "unknown"
+    [row] = rows.status_rows(["h1"], {"h1": {}}, "")
+    assert (row["service"], row["status"], row["settled"]) == ("main", "unknown", False)
+
+
+def test_a_service_that_no_inventory_names_is_told_with_the_command_that_removes_it(rows):
+    old = {**LOOK, "service": "old"}
+    found = status(rows, services=[LOOK], unknown=[old])
+    assert found[1]["note"] == "no inventory names this service: playbooks/remove.yml -e service=old -l h1"
+    assert (found[0]["settled"], found[1]["settled"], found[1]["named"]) == (True, False, False)
+    assert rows.status_summary(found, "") == (
+        "2 services on 1 host: 1 ready as the inventory wants, 1 that no inventory names"
+    )
+    assert [row["service"] for row in status(rows, service="old", services=[LOOK], unknown=[old])] == ["old"]
+
+
+def test_the_summary_of_a_fleet(rows):
+    looks = [{**LOOK, "service": name, **more} for name, more in (("a", {}), ("b", {"status": "failed"}), ("c", {}))]
+    wished = {"services": dict.fromkeys("abc", "p"), "releases": [{**RELEASE, "service": "c", "release_id": "new"}]}
+    assert rows.status_summary(status(rows, wished=wished, services=looks), "") == (
+        "3 services on 1 host: 1 ready as the inventory wants, 1 ready, but not as the inventory wants, 1 failed"
+    )
+    assert rows.status_summary([], "x") == 'no host has a service "x"'
 
 
 RESOLVED = {"releases": [{"service": "main", "profile": "q", "declared_profile": "p", "release_id": "r"}]}
