@@ -225,8 +225,7 @@ def test_a_new_release_that_fails_says_what_was_stopped_and_how_it_comes_back(fo
     result = foreign_unit.play("-e", "takeover=true", check=False)
     assert result.returncode == 2
     message = "h1: the takeover stopped something; bring it back by: systemctl enable --now my-vllm.service"
-    assert lines_with(result.stdout, [message]), result.stdout
-    print(result.stdout)
+    assert message in [line.strip() for line in result.stdout.splitlines()], result.stdout
     assert "the engine exited with status 7" in result.stdout
     foreign_unit.shell("h1", f"systemctl enable -q --now my-vllm.service; {listening()}")
 
