@@ -106,8 +106,10 @@ def test_check_mode_shows_the_line_that_would_change_and_touches_nothing(served)
 
 def test_a_unit_that_somebody_edited_is_put_back(served):
     served.shell("h1", f"echo 'Nice=5' >> /etc/systemd/system/{UNIT} && systemctl daemon-reload")
+    checked = served.play("-l", "h1", "--check").stdout
     output = served.play("-l", "h1").stdout
     assert "the unit file is not the one that was activated" in output
+    assert recap(checked, "h1")["changed"] == recap(output, "h1")["changed"]
     assert "Nice" not in served.shell("h1", f"cat /etc/systemd/system/{UNIT}")
 
 
