@@ -112,8 +112,7 @@ def check_host(
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
     check_folders([host.STATE, host.LOGS, host.RUNTIME, Path(UNIT_DIRECTORY), Path("/run/systemd/system")], problems)
-    if not runtime.is_current():
-        check_folders([runtime.PATH.parent], problems)
+    check_folders([path.parent for path in runtime.stale()], problems)
     if any(release["secrets"] for release in releases):
         check_folders([Path(secrets.FOLDER)], problems)
     if os.geteuid() != 0:

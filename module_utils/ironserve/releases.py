@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class State:
         show: properties of the unit.
         gated: whether the gate still holds back restarts (its drop-in is there).
         current: whether the process that runs was started from the active release.
-        launcher: whether the host's launcher is the one of this version.
+        stale: files that all services share (the launcher) and that are not those of this version.
         secrets: whether the files of the service's secrets are as wished.
     """
 
@@ -44,7 +44,7 @@ class State:
     show: Mapping[str, str]
     gated: bool
     current: bool
-    launcher: bool
+    stale: Sequence[str]
     secrets: bool
 
     @property
@@ -61,7 +61,7 @@ class Plan:
     wished: str
     release: Mapping[str, Any]
     unit: str
-    launcher: bool = False
+    share: bool = False
     stage: bool = False
     write: bool = False
     write_secrets: bool = False
@@ -140,8 +140,7 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found.append("the server is still starting")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
-    if not state.launcher:
-        found.append(f"{runtime.PATH} is not there or of another version (no restart)")
+    found += [f"{path} is not there or of another version (no restart)" for path in state.stale]
     return found
 
 
@@ -154,9 +153,8 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
         if plan.prove:
             plan.actions.append(f"last-known-good {wished}, enabled at boot")
         return plan
-    plan.launcher = not state.launcher
-    if plan.launcher:
-        plan.actions.append(f"write {runtime.PATH}")
+    plan.share = bool(state.stale)
+    plan.actions += [f"write {path}" for path in state.stale]
     plan.stage = not state.staged
     if plan.stage:
         plan.actions.append(f"stage {wished}")
@@ -211,7 +209,7 @@ class Releases:
             show=show,
             gated=self.drop_in.exists(),
             current=self.is_current(show),
-            launcher=runtime.is_current(),
+            stale=[str(path) for path in runtime.stale()],
             secrets=all((host.read_text(path) or "") == text for path, text in self._secret_files()),
         )
 
@@ -233,7 +231,7 @@ class Releases:
     def carry_out(self, plan: Plan) -> None:
         """Do what the plan says. A link moves last, so that an interrupted step is seen as one and done again."""
         os.umask(0o022)  # the engine's user reads releases
-        if plan.launcher:
+        if plan.share:
             runtime.install()
         if secrets.texts(self.secrets) and not HASH_KEY.exists():
             host.write_bytes(HASH_KEY, self.hash_key, mode=0o600)

@@ -1,6 +1,7 @@
-"""The launcher as one file on the host: a zip of the modules that it needs, which the host's own Python executes.
+"""What all services of a host share: the launcher, and what rotates their logs.
 
-One file is replaced as a whole, and its path in the units never changes: a new version of Ironserve restarts nothing.
+The launcher is one file, a zip of the modules that it needs, which the host's own Python executes. It is replaced as a
+whole, and its path in the units never changes: a new version of Ironserve restarts nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,21 @@ from types import ModuleType
 from . import engines, host, judge, launcher, logs, notify, ports, probe, readiness, slices, systemd
 from .engines import sglang, vllm
 
-PATH = Path("/opt/ironserve/runtime/launch")
+LAUNCHER = Path("/opt/ironserve/runtime/launch")
+LOGROTATE = Path("/etc/logrotate.d/ironserve")
+
+LOGROTATE_TEXT = """\
+# Written by Ironserve. A server that runs for months would fill the disk with lines about requests. It keeps its log
+# open, so the log is copied and cut. A deploy gives each start a log of its own and counts them in the same way.
+/var/log/ironserve/*.log {
+    size 256M
+    rotate 5
+    copytruncate
+    missingok
+    notifempty
+    nomail
+}
+"""
 
 MODULES: tuple[ModuleType, ...] = (
     engines, sglang, vllm, host, judge, launcher, logs, notify, ports, probe, readiness, slices, systemd,
@@ -25,8 +40,8 @@ STARTED_BY = "import sys\n\nfrom ironserve.launcher import main\n\nmain(sys.argv
 STAMP = (1980, 1, 1, 0, 0, 0)
 
 
-def content(interpreter: str = sys.executable) -> bytes:
-    """The bytes of the file, always the same for the same sources and interpreter.
+def launcher_file(interpreter: str = sys.executable) -> bytes:
+    """The bytes of the launcher, always the same for the same sources and interpreter.
 
     The interpreter is told to look at no variable and no site folder: they are meant for the engine.
     """
@@ -42,11 +57,22 @@ def content(interpreter: str = sys.executable) -> bytes:
     return f"#!{interpreter} -IS\n".encode() + buffer.getvalue()
 
 
-def is_current() -> bool:
-    """Whether the host has the launcher of this version."""
-    return host.read_bytes(PATH) == content()
+def files() -> dict[Path, tuple[bytes, int]]:
+    """Content and mode of each file that all services of a host share."""
+    shared = {LAUNCHER: (launcher_file(), 0o755)}
+    if LOGROTATE.parent.is_dir():
+        shared[LOGROTATE] = (LOGROTATE_TEXT.encode(), 0o644)
+    return shared
+
+
+def stale() -> list[Path]:
+    """Those of the files that are not there, or not as this version has them."""
+    return [path for path, (content, _) in files().items() if host.read_bytes(path) != content]
 
 
 def install() -> None:
-    """Put the launcher in its place, as a whole."""
-    host.write_bytes(PATH, content(), mode=0o755)
+    """Put what is stale in its place, each file as a whole."""
+    shared = files()
+    for path in stale():
+        content, mode = shared[path]
+        host.write_bytes(path, content, mode=mode)

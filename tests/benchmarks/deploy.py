@@ -91,7 +91,9 @@ def stop(hosts: Fleet) -> None:
 
 def engine_alone(hosts: Fleet) -> float:
     """Seconds from systemd's start of the deployed unit to its first token, nothing of Ironserve beside it."""
-    script = f"systemctl stop {UNIT}; python3 -c 'import time; print(time.monotonic())'; systemctl start {UNIT}"
+    script = (
+        f"systemctl stop {UNIT}; python3 -c 'import time; print(time.monotonic())'; systemctl start --no-block {UNIT}"
+    )
     began = float(hosts.shell("h1", script).split()[-1])
     return float(hosts.lab.exec("h1", ["python3", "-c", FIRST_TOKEN]).stdout) - began
 

@@ -37,14 +37,14 @@ def launch(tmp_path, monkeypatch):
     active.mkdir()
     (active / "release.json").write_text(json.dumps(RELEASE))
     file = tmp_path / "launch"
-    file.write_bytes(runtime.content())
+    file.write_bytes(runtime.launcher_file())
     file.chmod(0o755)
     return file
 
 
 def test_the_same_sources_give_the_same_bytes():
-    assert runtime.content("/usr/bin/python3") == runtime.content("/usr/bin/python3")
-    assert runtime.content("/usr/bin/python3").startswith(b"#!/usr/bin/python3 -IS\n")
+    assert runtime.launcher_file("/usr/bin/python3") == runtime.launcher_file("/usr/bin/python3")
+    assert runtime.launcher_file("/usr/bin/python3").startswith(b"#!/usr/bin/python3 -IS\n")
 
 
 def test_it_becomes_the_engine_and_hides_what_is_not_the_engines(launch):

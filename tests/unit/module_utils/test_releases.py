@@ -6,17 +6,17 @@ import pytest
 from ansible.module_utils.ironserve.releases import State, decide
 from ansible.module_utils.ironserve.render import changed_directives, render_id, staged_id
 
+LAUNCHER = "/opt/ironserve/runtime/launch"
 UNIT = "[Service]\nExecStart=/bin/a --n 16\n"
 RELEASE = {
     "release_id": "aaaaaaaaaaaa", "engine": "vllm", "lock_id": "l", "model": {"path": "/m"}, "flags": {"n": 16},
     "env": {}, "profile": "p", "startup_timeout_s": 9, "completion_timeout_s": 9,
 }  # fmt: skip
 WISHED = staged_id("aaaaaaaaaaaa", UNIT)
-LAUNCHER = "/opt/ironserve/runtime/launch"
 PATH = "/etc/systemd/system/ironserve-main.service"
 RUNNING = {"MainPID": "42", "ActiveState": "active", "UnitFileState": "enabled"}
-SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True, True, True)
-FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False, False, True)
+SETTLED = State(True, WISHED, WISHED, RELEASE, UNIT, RUNNING, False, True, [], True)
+FRESH = State(False, None, None, {}, None, {"MainPID": "0", "ActiveState": "inactive"}, False, False, [LAUNCHER], True)
 
 
 def plan(state=SETTLED, wish="active", release=RELEASE, unit=UNIT, **changes):
@@ -78,7 +78,7 @@ def test_a_start_that_never_passed_the_gate_is_not_settled_and_not_restarted():
 
 
 def test_another_version_of_the_launcher_restarts_nothing():
-    result = plan(launcher=False).result()
+    result = plan(stale=[LAUNCHER]).result()
     assert result["actions"] == [f"write {LAUNCHER}"]
     assert not result["settled"]
     assert not result["restart"]
