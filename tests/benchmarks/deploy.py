@@ -91,10 +91,8 @@ def stop(hosts: Fleet) -> None:
 
 def engine_alone(hosts: Fleet) -> float:
     """Seconds from systemd's start of the deployed unit to its first token, nothing of Ironserve beside it."""
-    script = (
-        f"systemctl stop {UNIT}; python3 -c 'import time; print(time.monotonic())'; systemctl start --no-block {UNIT}"
-    )
-    began = float(hosts.shell("h1", script).split()[-1])
+    now = "python3 -c 'import time; print(time.monotonic())'"
+    began = float(hosts.shell("h1", f"systemctl stop {UNIT}; {now}; systemctl start --no-block {UNIT}").split()[-1])
     return float(hosts.lab.exec("h1", ["python3", "-c", FIRST_TOKEN]).stdout) - began
 
 

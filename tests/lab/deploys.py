@@ -17,7 +17,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 UNIT = "ironserve-main.service"
-WRITTEN = "/etc/systemd/system /run/systemd/system /var/lib/ironserve /var/log/ironserve /opt/ironserve /etc/logrotate.d /etc/passwd"
+WRITTEN = (
+    "/etc/systemd/system /run/systemd/system /var/lib/ironserve /var/log/ironserve /opt/ironserve /etc/logrotate.d "
+    "/etc/ironserve /etc/passwd"
+)
 
 
 def standin_hosts(lab: Any, count: int, suite: str = "bookworm") -> Any:
