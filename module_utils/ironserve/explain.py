@@ -31,6 +31,10 @@ def explain(
         {"name": name, "value": value, "origin": _of_variable(name, merged, group)}
         for name, value in sorted(release["env"].items())
     ]
+    env += [
+        {"name": name, "value": value, "origin": "service: ironserve_gpus"}
+        for name, value in sorted(release["host_env"].items())
+    ]
     settings = [{"name": key, "value": release[key], "origin": str(merged.origins[key,])} for key in DEFAULTS]
     return {"argv": rows, "env": env, "settings": settings}
 
