@@ -64,7 +64,7 @@ engines: setup  ## tests of the stand-in engine against the logs of the real one
 	$(PYTEST) tests/engines
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
-	$(PYTEST) tests/lab
+	$(PYTEST) tests/lab --numprocesses 2 --dist loadfile
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
 	tools/engines.sh standin vllm sglang

@@ -25,8 +25,7 @@ def explain(
     positional = ", service: ironserve_model.path" if model["path"] in program else ""
     rows = [{"words": program, "origin": f"engine {release['engine']}, {said}{positional}"}]
     for name in in_order(flags, engine.FLAG_ORDER):
-        variable = engine.SERVICE_FLAGS.get(name, "the file of its secrets")
-        origin = f"service: {variable}" if name in of_service else _of_flag(name, merged, group)
+        origin = _of_service(name, engine) if name in of_service else _of_flag(name, merged, group)
         rows.append({"words": argv_of(name, flags[name]), "origin": origin})
     env = [
         {"name": name, "value": value, "origin": _of_variable(name, merged, group)}
@@ -35,6 +34,10 @@ def explain(
     env += [{"name": name, "value": value, "origin": "service: gpus"} for name, value in release["host_env"].items()]
     settings = [{"name": key, "value": release[key], "origin": str(merged.origins[key,])} for key in DEFAULTS]
     return {"argv": rows, "env": env, "settings": settings}
+
+
+def _of_service(name: str, engine: ModuleType) -> str:
+    return f"service: {'the file of its secrets' if name == 'config' else engine.SERVICE_FLAGS[name]}"
 
 
 def _of_flag(name: str, merged: Merged, group: str) -> str:

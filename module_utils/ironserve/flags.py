@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Union
 
 from .problems import kind_of, unknown
+from .systemd import can_carry
 
 Words = Union[bool, str, list[str]]
 Complain = Callable[[str, str], None]
@@ -27,6 +28,8 @@ NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 MEANT_AS_JSON = re.compile(r"""[{\[]\s*\\*["']|\{\s*\w[\w-]*\s*:\s""")
 """How text begins that is Python's or a shell's idea of JSON: a quote in the first place, or a bare key. Other text may
 begin with a bracket and be none: a chat template, an IPv6 address."""
+
+CONTROL = re.compile("[\x7f-\x9f]")
 
 NOT_WHOLE = '"{}": a size is a whole value of a flag, ${{name}} and nothing beside it'
 WRITE_IT_SO = "write it as a YAML mapping, or as JSON in single quotes"
@@ -127,8 +130,8 @@ def _word(value: Any, where: str, complain: Complain) -> str:
     if isinstance(value, (bool, list)) or not isinstance(value, (str, int, float)):
         complain(where, f"{kind_of(value)} is no item of a list: write text, a number or a mapping")
     text = str(value)
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        complain(where, "holds a character that no command line can carry")
+    if not can_carry(text):
+        complain(where, "holds a control character, which no unit can bring to a server")
     return text
 
 
@@ -140,6 +143,8 @@ def _compact(value: Any, where: str, complain: Complain) -> str:
     if before:
         return ""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    # JSON itself escapes only the first 32 of them.
+    text = CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
     return _word(text, where, complain)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import holders, host
+from . import holders, host, runtime, secrets
 from .problems import Problems
 from .processes import ticks_now
-from .systemd import service_of
+from .systemd import UNIT_DIRECTORY, service_of
 from .takeover import look
 
 
@@ -71,6 +71,31 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
             problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
+NEEDED_BYTES = 1 << 20
+NEEDED_FILES = 16
+"""What a deploy writes beside the environment is small: units, releases, records."""
+
+
+def full(found: os.statvfs_result) -> str:
+    """Why a file system takes nothing more, and what to do about it; empty where it does."""
+    free = found.f_bavail * found.f_frsize
+    if found.f_flag & os.ST_RDONLY:
+        return "is on a file system that is read-only: mount it for writing (dmesg says why it is not)"
+    if free < NEEDED_BYTES:
+        return f"has {free / 2**20:.1f} MiB free, and a deploy writes there: make room"
+    if found.f_files and found.f_favail < NEEDED_FILES:
+        return f"has {found.f_favail} inodes free, and a deploy writes files there: remove some"
+    return ""
+
+
+def check_folders(folders: Iterable[Path], problems: Problems) -> None:
+    """What a deploy writes to can be written to."""
+    for folder in folders:
+        why = full(os.statvfs(next(place for place in (folder, *folder.parents) if place.is_dir())))
+        if why:
+            problems.add(str(folder), "", why)
+
+
 def check_host(
     releases: Sequence[Mapping[str, Any]], user: str, takeover: bool, inventory: Inventory, problems: Problems
 ) -> list[dict[str, Any]]:
@@ -86,6 +111,11 @@ def check_host(
     found = check_holders(releases, takeover, inventory, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
+    check_folders([host.STATE, host.LOGS, host.RUNTIME, Path(UNIT_DIRECTORY), Path("/run/systemd/system")], problems)
+    if not runtime.is_current():
+        check_folders([runtime.PATH.parent], problems)
+    if any(release["secrets"] for release in releases):
+        check_folders([Path(secrets.FOLDER)], problems)
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():

@@ -215,6 +215,11 @@ class Releases:
             secrets=all((host.read_text(path) or "") == text for path, text in self._secret_files()),
         )
 
+    def unit_was_edited(self) -> bool:
+        """Whether the unit in its place is not the active release's: activating that one writes it, and restarts."""
+        staged = host.read_text(self.folder / "active" / self.unit) or ""
+        return render_id(host.read_text(self.unit_path) or "") != render_id(staged)
+
     def is_current(self, show: Mapping[str, str]) -> bool:
         """Whether the process of the unit, if there is one, was started from the active release."""
         activated = float(host.read_text(self.activated) or 0)

@@ -19,6 +19,7 @@ from .explain import explain
 from .flags import NOT_WHOLE, Words, argv, words
 from .problems import Problems, kind_of, unknown
 from .profiles import Merged, Source, merge
+from .systemd import can_carry
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -171,6 +172,8 @@ def _environment(merged: Merged, nccl_sets: Any, group: str, problems: Problems)
         origin = merged.origins["env", name]
         if isinstance(value, str) and "${" in value:
             problems.add(origin.file, origin.key, NOT_WHOLE.format(value))
+        if not can_carry(str(value)):
+            problems.add(origin.file, origin.key, "holds a control character, which no unit can bring to a server")
         if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
             problems.add(origin.file, origin.key, f"{kind_of(name)} is no name of an environment variable")
         elif name in nccl and str(nccl[name]) != str(value):

@@ -72,7 +72,8 @@ class Service:
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
-            return {"changed": active != (expected or active) or not self._serves_active(), "verdict": "waiting"}
+            restarts = active != (expected or active) or not self._serves_active() or self.releases.unit_was_edited()
+            return {"changed": restarts, "verdict": "waiting"}
         if active is None or active != (expected or active):
             raise RuntimeError(
                 f"release {expected or 'any'} is not active on this host, {active or 'none'} is: deploy it"

@@ -81,6 +81,7 @@ VARIABLES: dict[str, Key] = {
         required=True,
         keys={"sglang": Key("str", "lock of SGLang"), "vllm": Key("str", "lock of vLLM")},
     ),
+    "ironserve_reports": Key("str", "folder on the controller for the reports as JSON, from the checkout or absolute"),
     "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
     "ironserve_index_url": Key("str", "package index or mirror; empty: PyPI"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 UNIT_DIRECTORY = "/etc/systemd/system"
@@ -50,6 +51,14 @@ def service_of(unit: str) -> str | None:
     """The service of a unit, None where the unit is none of a service's."""
     match = re.fullmatch(r"ironserve-(.+)\.service", unit)
     return match[1] if match and SERVICE_NAME.fullmatch(match[1]) else None
+
+
+def can_carry(value: str) -> bool:
+    """Whether a unit can bring this text to a process: line breaks and tabs it can, other control characters not.
+
+    systemd refuses them in a variable, and nothing gets a NUL or half a surrogate pair into a command line.
+    """
+    return all(char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs") for char in value)
 
 
 def text(value: str) -> str:

@@ -45,6 +45,14 @@ def sha256(content: bytes) -> str:
     return f"--hash=sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def write(file: Path, text: str) -> None:
+    """Write a file as a whole, or leave it alone: a deploy of another test may be reading it."""
+    if not file.exists() or file.read_text() != text:
+        draft = file.with_name(f"{file.name}.new")
+        draft.write_text(text)
+        draft.replace(file)
+
+
 def make_lock(engine: str, python: str, wheel: Path) -> Path:
     """Write the lock of one engine for one Python; return its folder."""
     version = ENGINES[engine]
@@ -60,14 +68,14 @@ def make_lock(engine: str, python: str, wheel: Path) -> Path:
         "shims": [shim],
         "installed_mib": 8,
     }
-    (folder / "lock.yml").write_text(yaml.safe_dump(lock, sort_keys=False))
+    write(folder / "lock.yml", yaml.safe_dump(lock, sort_keys=False))
     requirements = [
         f"ironserve-standin==1.0.0 {sha256(wheel.read_bytes())}",
         f"{engine}=={version} {sha256(shim_wheel.build(engine, version, WHY))}",
         pinned("pyyaml"),
         pinned("setproctitle"),
     ]
-    (folder / "requirements.txt").write_text("\n".join(requirements) + "\n")
+    write(folder / "requirements.txt", "\n".join(requirements) + "\n")
     return folder
 
 

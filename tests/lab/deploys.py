@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -22,7 +23,10 @@ WRITTEN = "/etc/systemd/system /run/systemd/system /var/lib/ironserve /var/log/i
 def standin_hosts(lab: Any, count: int, suite: str = "bookworm") -> Any:
     """Bring up hosts that see the wheels of the stand-in engine, which are made where they are not there."""
     make = [sys.executable, str(ROOT / "tests" / "engines" / "standin_lock.py")]
-    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    (ROOT / ".ironserve").mkdir(exist_ok=True)
+    with (ROOT / ".ironserve" / "standin.lock").open("w") as turn:  # test files run at the same time
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
     lab.up(count, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
     return lab
 
@@ -66,6 +70,7 @@ class Fleet:
         site = {
             "ironserve_profile_paths": [str(self.folder / "profiles"), "profiles"],
             "ironserve_model": {"path": "/srv/standin", "served_name": "tiny"},
+            "ironserve_reports": str(self.folder / "reports"),
             **site,
         }
         return [
@@ -99,7 +104,15 @@ class Fleet:
     def status(self, host: str) -> dict[str, Any]:
         """The host's row of ``playbooks/status.yml``."""
         self.play("-l", host, playbook="playbooks/status.yml")
-        return rows("status")[host]
+        return self.rows("status")[host]
+
+    def rows(self, report: str) -> dict[str, dict[str, Any]]:
+        """Rows of a report, such as ``deploy``, by host."""
+        return {row["host"]: row for row in json.loads(self.report(report).read_text())}
+
+    def report(self, name: str) -> Path:
+        """The file of a report."""
+        return self.folder / "reports" / f"{name}.json"
 
     def flag(self, host: str, name: str) -> str:
         """Value of a flag of the process that runs."""
@@ -121,11 +134,6 @@ class Fleet:
         url = f"http://127.0.0.1:{port}/v1/completions"
         answer = self.shell(host, f"curl -sf --max-time 20 {url} -H 'Content-Type: application/json' -d '{request}'")
         return json.loads(answer)
-
-
-def rows(name: str) -> dict[str, dict[str, Any]]:
-    """Rows of ``.ironserve/NAME.json`` by host."""
-    return {row["host"]: row for row in json.loads((ROOT / ".ironserve" / f"{name}.json").read_text())}
 
 
 def recap(output: str, host: str) -> dict[str, int]:

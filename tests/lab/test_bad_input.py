@@ -47,7 +47,10 @@ def refused(fleet: Fleet, *words: str, **more) -> str:
 
 def test_unknown_profile_lists_the_known(fleet):
     output = refused(fleet, "-l", "h1", "-e", "profile=lab_vlm")
-    assert 'unknown profile "lab_vlm" (did you mean "lab_vllm"?); known: baseline, flashinfer_nccl, lab_vllm' in output
+    assert (
+        'unknown profile "lab_vlm" (did you mean "lab_vllm"?); known: baseline, flashinfer_nccl, lab_sglang, lab_vllm'
+        in output
+    )
 
 
 def test_misspelt_keys_and_wrong_types_come_in_one_list(fleet):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, UNIT, Fleet, lines_with, recap, rows, standin_hosts
+from deploys import ROOT, UNIT, Fleet, lines_with, recap, standin_hosts
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,10 @@ def test_check_mode_shows_the_line_that_would_change_and_touches_nothing(served)
 
 def test_a_unit_that_somebody_edited_is_put_back(served):
     served.shell("h1", f"echo 'Nice=5' >> /etc/systemd/system/{UNIT} && systemctl daemon-reload")
+    checked = served.play("-l", "h1", "--check").stdout
     output = served.play("-l", "h1").stdout
     assert "the unit file is not the one that was activated" in output
+    assert recap(checked, "h1")["changed"] == recap(output, "h1")["changed"]
     assert "Nice" not in served.shell("h1", f"cat /etc/systemd/system/{UNIT}")
 
 
@@ -310,7 +312,7 @@ def test_a_failed_roll_ends_with_a_report_and_no_further_host(fleet):
     fleet.profile("wide", flags={"max-num-seqs": 12})
     result = fleet.play("-e", "profile=wide", check=False)
     assert result.returncode == 2
-    assert {host: row["verdict"] for host, row in rows("deploy").items()} == {"h1": "failed", "h2": "not reached"}
+    assert {host: row["verdict"] for host, row in fleet.rows("deploy").items()} == {"h1": "failed", "h2": "not reached"}
     assert "no further host was touched" in result.stdout
     assert fleet.main_pid("h2") == pid
 

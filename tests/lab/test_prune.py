@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, Fleet, lines_with, recap, standin_hosts
+from deploys import Fleet, lines_with, recap, standin_hosts
 
 ENGINES = "/opt/ironserve/engines"
 # A finished environment that nothing needs, as an earlier lock leaves one behind.
@@ -37,7 +37,7 @@ def fleet(make_lab, tmp_path_factory) -> Fleet:
 def prune(fleet: Fleet, *words: str) -> tuple[str, dict[str, str]]:
     """What the run printed, and what went with its reason, by the last part of its path."""
     output = fleet.play(*words, playbook="playbooks/prune.yml").stdout
-    rows = json.loads((ROOT / ".ironserve" / "prune.json").read_text())
+    rows = json.loads(fleet.report("prune").read_text())
     return output, {Path(row["path"]).name: row["why"] for row in rows if row["path"].startswith("/")}
 
 

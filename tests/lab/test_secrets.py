@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import BIN, ROOT, UNIT, Fleet, recap, rows, standin_hosts
+from deploys import BIN, UNIT, Fleet, recap, standin_hosts
 
 API_KEY, TOKEN = "sk-TEST", "hf_TESTTOKEN"
 EVERYWHERE = "/etc/systemd /run/systemd/system /run/ironserve /var/lib/ironserve"
@@ -54,7 +54,7 @@ def ask(fleet: Fleet, key: str) -> str:
 
 def assert_nowhere(fleet: Fleet, *outputs: str, folders: str = EVERYWHERE) -> None:
     """Neither secret is in what was printed or reported, nor in a file on the host but those of the secrets."""
-    reports = "".join(file.read_text() for file in (ROOT / ".ironserve").glob("*.json"))
+    reports = "".join(file.read_text() for file in (fleet.folder / "reports").glob("*.json"))
     pid = fleet.main_pid("h1")
     unit = f"systemctl show {UNIT}; systemctl cat {UNIT}"
     shown = fleet.shell("h1", f"{unit}; tr '\\0' ' ' < /proc/{pid}/cmdline; ps -eo args")
@@ -89,7 +89,7 @@ def test_a_new_secret_restarts_and_the_old_one_no_longer_opens(fleet):
     fleet.play("-l", "h1", ironserve_api_key=API_KEY)
     pid = fleet.main_pid("h1")
     output = fleet.play("-l", "h1", ironserve_api_key="sk-NEWKEY").stdout
-    assert rows("deploy")["h1"]["why"] == "the secrets changed"
+    assert fleet.rows("deploy")["h1"]["why"] == "the secrets changed"
     assert "sk-NEWKEY" not in output
     assert fleet.main_pid("h1") not in (0, pid)
     assert (ask(fleet, "sk-NEWKEY"), ask(fleet, API_KEY)) == ("200", "401")
@@ -120,7 +120,7 @@ def test_a_key_that_the_engine_prints_is_taken_out_of_the_report(fleet):
     result = fleet.play("-l", "h1", "-vvv", check=False, ironserve_api_key=API_KEY)
     assert result.returncode == 2
     assert "ValueError: api_key='********' is bad" in result.stdout
-    assert API_KEY not in result.stdout + (ROOT / ".ironserve" / "deploy.json").read_text()
+    assert API_KEY not in result.stdout + fleet.report("deploy").read_text()
 
 
 def test_case_43_a_key_as_a_plain_flag_or_variable_is_refused_with_its_place(fleet):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, Fleet, lines_with, recap, standin_hosts
+from deploys import Fleet, lines_with, recap, standin_hosts
 
 GPUS = [f"GPU-{digit * 8}-0000-1111-2222-333333333333" for digit in "abc"]
 
@@ -47,7 +47,7 @@ class Services:
 
     def status(self, *words: str, **more) -> tuple[dict, str]:
         output = self.play(*words, playbook="playbooks/status.yml", **more).stdout
-        rows = json.loads((ROOT / ".ironserve" / "status.json").read_text())
+        rows = json.loads(self.fleet.report("status").read_text())
         return {row["service"]: row for row in rows}, output
 
     def pids(self) -> dict[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 SERVICE_FLAGS = {"model": "ironserve_model.path", "served-model-name": "ironserve_model.served_name",
-                 "host": "ironserve_listen_address", "port": "ironserve_port"}  # fmt: skip
+                 "host": "ironserve_listen_address", "port": "ironserve_port",
+                 "config": "flags of the profile, and ironserve_secret_flags for secrets"}  # fmt: skip
 """Flags that the service sets, with the site variable that says their value: a profile may not."""
 
 FLAG_ORDER = ("served-model-name", "trust-remote-code", "tensor-parallel-size", "gpu-memory-utilization", "host",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.ironserve import ledger, ports, preflight, removal
@@ -187,3 +189,35 @@ def test_each_start_has_a_log_of_its_own(tmp_path):
 def test_a_table_for_the_terminal():
     rows = [{"host": "h1", "status": "ready", "pid": 4}, {"host": "gpu-a02", "status": "", "pid": None}]
     assert table(["host", "status", "pid"], rows) == "HOST     STATUS  PID\nh1       ready   4\ngpu-a02  -       -"
+
+
+class Statvfs:
+    """What statvfs says of a file system, healthy unless a test says otherwise."""
+
+    f_flag, f_frsize, f_bavail, f_files, f_favail = 0, 4096, 10**6, 10**6, 10**6
+
+    def __init__(self, **differs: int) -> None:
+        vars(self).update(differs)
+
+
+@pytest.mark.parametrize(
+    ("differs", "told"),
+    [
+        ({}, ""),
+        ({"f_flag": os.ST_RDONLY}, "is on a file system that is read-only"),
+        ({"f_bavail": 100}, "has 0.4 MiB free"),
+        ({"f_favail": 3}, "has 3 inodes free"),
+        ({"f_files": 0, "f_favail": 0}, ""),  # btrfs counts none
+    ],
+)
+def test_a_file_system_that_takes_nothing_is_told(differs, told):
+    why = preflight.full(Statvfs(**differs))
+    assert why.startswith(told)
+    assert bool(why) == bool(told)
+
+
+def test_nothing_judges_by_a_clock_that_can_jump():
+    asks = re.compile(r"\btime\.time\(|datetime\.now\(")
+    told = [file.name for file in Path(preflight.__file__).parent.rglob("*.py") if asks.search(file.read_text())]
+    # What is written down has a date; how long anything took, and what came first, is never read from it.
+    assert sorted(told) == ["builds.py", "services.py"]
