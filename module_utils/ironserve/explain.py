@@ -31,10 +31,7 @@ def explain(
         {"name": name, "value": value, "origin": _of_variable(name, merged, group)}
         for name, value in sorted(release["env"].items())
     ]
-    env += [
-        {"name": name, "value": value, "origin": "service: ironserve_gpus"}
-        for name, value in sorted(release["host_env"].items())
-    ]
+    env += [{"name": name, "value": value, "origin": "service: gpus"} for name, value in release["host_env"].items()]
     settings = [{"name": key, "value": release[key], "origin": str(merged.origins[key,])} for key in DEFAULTS]
     return {"argv": rows, "env": env, "settings": settings}
 
@@ -57,8 +54,9 @@ def _of_variable(name: str, merged: Merged, group: str) -> str:
 
 def text(host: str, release: Mapping[str, Any], origins: Mapping[str, Any]) -> str:
     """The release for a person: command and environment a line each with origins, then the command to copy."""
+    whose = host if release["service"] == "main" else f"{host}, service {release['service']}"
     pieces = [
-        f"{host}: profile {release['profile']}, host group {release['host_group']}, release {release['release_id']}",
+        f"{whose}: profile {release['profile']}, host group {release['host_group']}, release {release['release_id']}",
         "",
         *_columns([(shlex.join(row["words"]), row["origin"]) for row in origins["argv"]]),
         "",
@@ -76,7 +74,8 @@ def text(host: str, release: Mapping[str, Any], origins: Mapping[str, Any]) -> s
 
 def command_line(release: Mapping[str, Any]) -> str:
     """Environment and command in one line for a shell."""
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(release["env"].items())]
+    env = {**release["env"], **release["host_env"]}
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(env.items())]
     return " ".join([*assignments, shlex.join(release["argv"])])
 
 

@@ -284,7 +284,8 @@ def _holder(
 def unknown_gpus(releases: Sequence[Mapping[str, Any]], known: Mapping[int, str]) -> list[str]:
     """GPUs that a release names and of which nobody can tell who uses them.
 
-    A GPU that nothing opened since boot shows its UUID as question marks: then nobody uses it.
+    A GPU that nothing opened since boot shows its UUID as question marks: then nobody uses it. The driver does not list
+    parts of a GPU (MIG) there.
     """
     idle = any("?" in uuid for uuid in known.values())
     missing = {gpu for release in releases for gpu in release.get("gpus") or () if gpu not in known.values()}
@@ -292,7 +293,7 @@ def unknown_gpus(releases: Sequence[Mapping[str, Any]], known: Mapping[int, str]
         f"GPU {gpu}: cannot tell who uses it, since /proc/driver/nvidia/gpus does not list it: "
         "compare ironserve_services with nvidia-smi -L on this host"
         for gpu in sorted(missing)
-        if not idle
+        if not idle and not gpu.startswith("MIG-")
     ]
 
 

@@ -73,8 +73,9 @@ def resolve(
         return None
     gpus, owner = _gpus(site), f"service {service} of host {host}"
     _check_gpus(found, flags, engine, site, owner, problems)
-    if gpus and VISIBLE in env:
-        problems.add(file, f"env.{VISIBLE}", f"is set by the service: {service} of host {host} names its GPUs")
+    if gpus and VISIBLE in merged["env"]:
+        origin = found.origins["env", VISIBLE]
+        problems.add(origin.file, origin.key, f"is set by the service: {service} of host {host} names its GPUs")
     if lock is None and not problems:
         problems.add(f"host {host}", f"ironserve_locks.{merged['engine']}", f"is not set, and {file} needs it")
     if lock is None or problems:

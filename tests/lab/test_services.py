@@ -64,6 +64,12 @@ def two(hosts, tmp_path):
     fleet = Fleet(hosts, tmp_path)
     fleet.model("h1")
     fleet.model("h1", path="/srv/embed")
+    # The driver's list of GPUs, which is where the host knows their UUIDs from.
+    for minor, uuid in enumerate(GPUS):
+        folder = f"/proc/driver/nvidia/gpus/0000:0{minor}:00.0"
+        mount = "mountpoint -q /proc/driver || mount -t tmpfs tmpfs /proc/driver"
+        text = f"Model: \\t NVIDIA H200\\nGPU UUID: \\t {uuid}\\nDevice Minor: \\t {minor}\\n"
+        fleet.shell("h1", f"{mount}; mkdir -p {folder}; printf '{text}' > {folder}/information")
     two = Services(fleet)
     two.play()
     return two

@@ -91,3 +91,11 @@ def test_a_very_wide_value_does_not_push_the_others_aside(resolved):
     found = resolved(f"flags: {{x: {'y' * 300}}}")
     lines = explain.text("h1", found.release, found.origins).splitlines()
     assert max(len(line) for line in lines if "--port" in line and "#" in line) < 120
+
+
+def test_the_gpus_of_a_service_are_shown_and_are_in_the_command_to_copy(resolved):
+    gpu = "GPU-aaaaaaaa-1111-2222-3333-444444444444"
+    found = resolved("flags: {}", site={"ironserve_gpus": [gpu]})
+    said = " ".join(explain.text("h1", found.release, found.origins).split())
+    assert f"CUDA_VISIBLE_DEVICES={gpu} # service: gpus" in said
+    assert f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={gpu} {found.release['argv'][0]}" in said

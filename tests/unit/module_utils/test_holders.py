@@ -191,6 +191,10 @@ def test_only_gpus_of_the_service_count(host):
     ]
 
 
+def test_a_part_of_a_gpu_is_no_doubt_though_the_driver_does_not_list_it(host):
+    assert host.find(gpus=["MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"]) == ([], [])
+
+
 def test_a_gpu_that_nothing_opened_yet_is_free(host):
     information = host.proc / "driver" / "nvidia" / "gpus" / "0000:00:06.0" / "information"
     information.write_text(INFORMATION.replace(UUID, "GPU-????????-????-????-????-????????????"))
