@@ -100,7 +100,8 @@ class Gate:
         if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
             logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
-            self.timings["ready"] = round(found.get("at", self.clock()) - self._started_at(), 2)
+            became_active = int(self.show.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
+            self.timings["ready"] = round(became_active - self._started_at(), 2)
         return self.verdict
 
     def watch(self, slice_s: float) -> Verdict:
@@ -144,10 +145,9 @@ class Gate:
 
     def _probe(self) -> dict[str, Any]:
         """What the probe found of this start so far. A process that is being stopped does not count."""
-        running, invocation = self.show.get("MainPID", "0") != "0", self.show.get("InvocationID", "")
-        if not running or not self._is_this_start():
+        if not self._is_this_start():
             return {}
-        found = probe.read(self.release["service"], invocation)
+        found = probe.read(self.release["service"], self.show.get("InvocationID", ""))
         return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 

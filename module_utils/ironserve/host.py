@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import pwd
+import stat
 import subprocess
 import tempfile
 import urllib.error
@@ -21,7 +22,8 @@ RUNTIME = Path("/run/ironserve")
 
 SHOWN = (
     "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,"
-    "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp,Job"
+    "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp,"
+    "ActiveEnterTimestampMonotonic,Job"
 )
 
 
@@ -107,6 +109,18 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def read_foreign(path: Path, limit: int = 65536) -> str | None:
+    """A file that another user may have put there: a plain one, its beginning; anything else is as if it were not."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return file.read(limit).decode(errors="replace")
+
+
 def read_bytes(path: Path) -> bytes | None:
     """A file's bytes, or None when there is no such file."""
     try:
@@ -157,11 +171,20 @@ def boot_id() -> str:
 
 def can_read(user: str, path: Path) -> bool:
     """Whether a user may read a file and enter the folders above it; nobody stands for a user that is not there yet."""
+    return _may(user, "-r", str(path))
+
+
+def can_execute(user: str, path: str) -> bool:
+    """Whether a user may execute a file; see :func:`can_read`."""
+    return _may(user, "-x", path)
+
+
+def _may(user: str, what: str, path: str) -> bool:
     try:
         pwd.getpwnam(user)
     except KeyError:
         user = "nobody"
-    return run(["runuser", "-u", user, "--", "test", "-r", str(path)]).rc == 0
+    return run(["runuser", "-u", user, "--", "test", what, path]).rc == 0
 
 
 def start_ticks(pid: int) -> int | None:

@@ -33,9 +33,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, r
     state, ended = show.get("ActiveState", ""), exit_text(show)
     running = show.get("MainPID", "0") != "0"
     queued = bool(show.get("Job"))  # systemd has not come to it yet: what it shows is the start before
-    if not queued and show.get("Result") == "timeout":
-        silent = duration(release["stall_timeout_s"])
-        return Verdict("failed", f"nothing moved for {silent} (stall_timeout_s of the profile), so systemd ended it")
+    if probe.get("outcome") == "stalled":
+        return Verdict("failed", str(probe.get("detail", "")))
     if not (running or queued) and (ended or state in ("failed", "inactive")):
         how = f"the engine {ended}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
         return Verdict("failed", how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,12 @@ def check_model(path: Path, user: str, problems: Problems) -> None:
             problems.add(where, "", f"user {user} may not read config.json, or not enter a folder above it: chmod them")
 
 
+WRITTEN = (
+    host.STATE, host.LOGS, host.RUNTIME, Path(UNIT_DIRECTORY), Path("/run/systemd/system"), Path(secrets.FOLDER),
+    Path("/var/cache/ironserve"), Path("/tmp"), Path("/var/tmp"),  # noqa: S108  looked at, and written to by nobody here
+)  # fmt: skip
+"""What a deploy and a server write to, beside the environment."""
+
 NEEDED_BYTES = 1 << 20
 NEEDED_FILES = 16
 """What a deploy writes beside the environment is small: units, releases, records."""
@@ -111,10 +118,11 @@ def check_host(
     found = check_holders(releases, takeover, inventory, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
-    check_folders([host.STATE, host.LOGS, host.RUNTIME, Path(UNIT_DIRECTORY), Path("/run/systemd/system")], problems)
+    check_folders(WRITTEN, problems)
     check_folders([path.parent for path in runtime.stale()], problems)
-    if any(release["secrets"] for release in releases):
-        check_folders([Path(secrets.FOLDER)], problems)
+    if not host.can_execute(user, sys.executable):
+        why = f"user {user} may not execute it, and it runs the launcher of servers"
+        problems.add(sys.executable, "", f"{why}: set ansible_python_interpreter to the system's Python")
     if os.geteuid() != 0:
         problems.add("login", "", "is not root and did not become it: it needs sudo")
     if not Path("/run/systemd/system").is_dir():

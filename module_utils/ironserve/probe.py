@@ -5,6 +5,7 @@ The readiness helper runs it beside the engine. The gate only reads the file; re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -26,10 +27,16 @@ def result_path(service: str, invocation: str) -> Path:
     return host.RUNTIME / service / f"{invocation}.probe.json"
 
 
+def end_path(service: str, invocation: str) -> Path:
+    """Where the helper says that it ended the engine. A file of its own: a question may still be under way."""
+    return host.RUNTIME / service / f"{invocation}.end.probe.json"
+
+
 def read(service: str, invocation: str) -> dict[str, Any]:
     """The probe's result so far: ``health`` (status or text), ``outcome``, ``detail``, ``at`` (monotonic seconds)."""
+    ended = host.read_foreign(end_path(service, invocation))
     try:
-        found = json.loads(host.read_text(result_path(service, invocation)) or "{}")
+        found = json.loads(ended or host.read_foreign(result_path(service, invocation)) or "{}")
     except ValueError:  # written by the engine's user: nothing in it is to be relied on
         return {}
     return found if isinstance(found, dict) else {}
@@ -38,7 +45,8 @@ def read(service: str, invocation: str) -> dict[str, Any]:
 def forget(service: str) -> None:
     """Remove what the probes of this and earlier starts left: the helper asks anew."""
     for file in (host.RUNTIME / service).glob("*.probe.json"):
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder of that name, say: no finding is ever read from it
+            file.unlink()
 
 
 def completion(base: str, model: str, timeout_s: float, key: str = "") -> tuple[str | None, str]:
@@ -68,6 +76,7 @@ def watch(release: Mapping[str, Any], alive: Callable[[], bool], invocation: str
     service, base = release["service"], release["url"]
     deadline = time.monotonic() + release["startup_timeout_s"] + release["completion_timeout_s"]
     generating_since: float | None = None
+    path = result_path(service, invocation)
     result: dict[str, Any] = {"outcome": None}
     while time.monotonic() < deadline and alive():
         before = dict(result)
@@ -75,7 +84,9 @@ def watch(release: Mapping[str, Any], alive: Callable[[], bool], invocation: str
         result["health"] = health.status or health.text
         if health.status == 200:
             now = time.monotonic()
-            generating_since = generating_since or now
+            if generating_since is None:
+                generating_since = now
+                host.write_text(path, json.dumps(result))  # it answers: what comes now may take long
             left = generating_since + release["completion_timeout_s"] - now
             result["outcome"], result["detail"] = completion(base, release["model_name"], max(left, 1.0), key)
             if result["outcome"] is None and left <= 0:
@@ -84,7 +95,7 @@ def watch(release: Mapping[str, Any], alive: Callable[[], bool], invocation: str
             result.update(outcome="engine_dead", detail=f"health answers 500, the engine is dead: {health.text[:300]}")
         if result != before:
             result["at"] = time.monotonic()
-            host.write_text(result_path(service, invocation), json.dumps(result))
+            host.write_text(path, json.dumps(result))
         if result["outcome"]:
             return
         time.sleep(POLL_S)

@@ -1,12 +1,17 @@
 """The readiness helper: lives beside the engine in its unit and tells systemd what only a question can show.
 
-While the engine starts: that its log moves, and that it generates (READY=1). While it serves: that it decodes, or that
-nothing waits (WATCHDOG=1); systemd ends an engine of which it hears nothing.
+While the engine starts: that it generates (READY=1). A start in which nothing moves it ends itself: systemd's own limit
+could be extended while something moves, but every daemon-reload loses the extension and kills the start (252 and 257).
+While it serves: that it decodes, or that nothing waits (WATCHDOG=1); systemd ends an engine of which it hears nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -15,9 +20,13 @@ from typing import Any, Callable, NamedTuple
 
 from . import host, notify, probe
 from .engines import ENGINES
+from .slices import duration
 
 POLL_S = 0.2
 LOOK_AT_LEAST_EVERY_S = 30.0
+ASK_AGAIN_AFTER_S = 10.0
+"""A server whose first answer was wrong is asked again: where no gate watches, the next one may be right."""
+
 
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 ACCESS_LINE = re.compile(rb'"[A-Z]+ \S+ HTTP/1\.')
@@ -40,7 +49,8 @@ def work(exposition: str, names: Mapping[str, tuple[str, ...]]) -> Work | None:
     """
     sums: dict[str, float] = {}
     for name, value in SAMPLE.findall(exposition):
-        sums[name] = sums.get(name, 0.0) + float(value)
+        with contextlib.suppress(ValueError):  # a line that only looks like a sample
+            sums[name] = sums.get(name, 0.0) + float(value)
     if not all(name in sums for several in names.values() for name in several):
         return None
     return Work(*(sum(sums[name] for name in names[kind]) for kind in Work._fields))
@@ -116,8 +126,10 @@ class Helper:
         self.seen: Work | None = None
 
     def run(self) -> None:
-        """Until the engine ends."""
-        if self._found().get("outcome") == "ready" or self.start():
+        """Until the engine ends. A helper that takes the place of a killed one goes on where that was."""
+        served = host.RUNTIME / self.release["service"] / f"{self.invocation}.ready"
+        if served.exists() or self.start():
+            host.write_text(served, "")
             self.serve()
 
     def alive(self) -> bool:
@@ -125,23 +137,28 @@ class Helper:
         return self.ticks is not None and host.start_ticks(self.main_pid) == self.ticks
 
     def start(self) -> bool:
-        """Watch the start until the server generates; False when the engine ended before."""
-        log = LogWatch(host.LOGS / f"{self.release['service']}.log")
-        deadline = self.clock() + self.release["startup_timeout_s"]
-        extension = f"EXTEND_TIMEOUT_USEC={int(self.release['stall_timeout_s'] * 1e6)}"
+        """Watch the start until the server generates; False when the engine ended before, or was ended."""
+        log, limit_s = LogWatch(host.LOGS / f"{self.release['service']}.log"), self.release["stall_timeout_s"]
+        began = moved_at = asked_at = self.clock()
+        whole_s = self.release["startup_timeout_s"] + self.release["completion_timeout_s"]
         told = ""
         while self.alive():
-            found = self._found()
+            found, now = self._found(), self.clock()
             if found.get("outcome") == "ready":
-                self.say("READY=1", "STATUS=serving")
                 return True
-            if found.get("outcome"):
-                status = f"STATUS=not ready: {found.get('detail', found['outcome'])}"
-            else:
+            if not found.get("outcome") or now - asked_at >= ASK_AGAIN_AFTER_S:
                 self._ask()
-                status = "STATUS=starting"
-                if log.moved() and self.clock() < deadline:
-                    self.say(extension)
+                asked_at = now
+            # The first completion of a cold engine may compile for minutes without a word; it has a limit of its own.
+            if log.moved() or (found.get("health") == 200 and not found.get("outcome")):
+                moved_at = now
+            if now - moved_at >= limit_s:
+                self._end(f"nothing moved in its log for {duration(limit_s)} (stall_timeout_s of the profile)")
+                return False
+            if now - began >= whole_s:
+                self._end(f"not ready after {duration(whole_s)} (startup_timeout_s and completion_timeout_s)")
+                return False
+            status = f"STATUS=not ready: {found['outcome']}" if found.get("outcome") else "STATUS=starting"
             if status != told:
                 self.say(status)
                 told = status
@@ -151,6 +168,7 @@ class Helper:
     def serve(self) -> None:
         """Feed the watchdog while there is reason to, and ask anew when somebody removed the last finding."""
         every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
+        self.say("READY=1", "STATUS=serving")
         moved_at, next_look = self.clock(), self.clock()
         while self.alive():
             if not self._found().get("outcome"):
@@ -172,15 +190,29 @@ class Helper:
         if not names:
             status = host.get(self.release["url"] + self.release["health_path"], probe.HEALTH_TIMEOUT_S).status
             return status == 200, "decoding" if status == 200 else f"health says {status or 'nothing'}"
-        now = work(host.get(f"{self.release['url']}/metrics", timeout_s, key=self.key).text, names)
-        what, self.seen = condition(self.seen, now), now
+        answer = host.get(f"{self.release['url']}/metrics", timeout_s, key=self.key)
+        now = work(answer.text, names) if answer.status == 200 else None
+        what = condition(self.seen, now)
+        self.seen = now or self.seen
         if what == "moves":
             return True, "decoding"
         if what == "stuck":
             return False, "requests wait and no token comes"
-        if probe.one_token(self.release, timeout_s, self.key):
-            return True, "idle"
+        # A server that counts nothing (--disable-log-stats) is asked for a token through its queue, and gets the time.
+        patience_s = max(timeout_s, self.watchdog_s / 2) if answer.status == 200 and now is None else timeout_s
+        if probe.one_token(self.release, patience_s, self.key):
+            return True, "idle" if now else "generating"
         return False, "no answer to a request for one token"
+
+    def _end(self, why: str) -> None:
+        """Say why, then kill the engine: the process that this helper was started for, and no other."""
+        finding = probe.end_path(self.release["service"], self.invocation)
+        host.write_text(finding, json.dumps({"outcome": "stalled", "detail": f"{why}, so it was ended"}))
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(self.main_pid)
+            if self.alive():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.close(process)
 
     def _found(self) -> dict[str, Any]:
         return probe.read(self.release["service"], self.invocation)

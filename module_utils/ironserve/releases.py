@@ -111,25 +111,32 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in sorted({*before, *after}):
             if before.get(name) != after.get(name):
                 found.append(f"{word}{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}")
-    for key in ("profile", "startup_timeout_s", "completion_timeout_s"):
-        if old.get(key) != new.get(key):
-            found.append(f"{key}: {old.get(key)} -> {new.get(key)} (no restart)")
     return found
+
+
+def side_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two releases without being part of what runs."""
+    keys = ("profile", "startup_timeout_s", "stall_timeout_s", "completion_timeout_s")
+    return [f"{key}: {old.get(key)} -> {new.get(key)}" for key in keys if old.get(key) != new.get(key)]
 
 
 def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) -> list[str]:
     """Why a host is not settled on the wished release; nothing when it is."""
-    found = []
+    found: list[str] = []
+    aside: list[str] = []
     if state.active is None:
         found.append("no release is active")
     else:
         found += changes(state.release, release)
+        aside = side_changes(state.release, release)
     if state.active not in (None, wished) and not found:
         found += [f"unit: {line}" for line in changed_directives(state.unit or "", unit)] or ["the secrets changed"]
     if not state.secrets and not found:
         found.append("the files of the secrets are not those that were activated")
     if render_id(state.unit or "") != render_id(unit) and not found:
         found.append("the unit file is not the one that was activated")
+    restarts = bool(found)
+    found += aside if restarts else [f"{line} (no restart)" for line in aside]
     if state.active == wished and (state.good != wished or state.gated):
         found.append("the active release has not passed the gate")
     if not state.running:
@@ -138,6 +145,8 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found.append("an older release still runs")
     elif state.show.get("ActiveState") == "activating":
         found.append("the server is still starting")
+    elif state.show.get("ActiveState") == "deactivating":
+        found.append("the server is being stopped")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
     found += [f"{path} is not there or of another version (no restart)" for path in state.stale]
@@ -210,13 +219,17 @@ class Releases:
             gated=self.drop_in.exists(),
             current=self.is_current(show),
             stale=[str(path) for path in runtime.stale()],
-            secrets=all((host.read_text(path) or "") == text for path, text in self._secret_files()),
+            secrets=self._has_secrets(),
         )
 
-    def unit_was_edited(self) -> bool:
-        """Whether the unit in its place is not the active release's: activating that one writes it, and restarts."""
+    def was_edited(self) -> bool:
+        """Whether unit or secrets in their places are not the active release's: a deploy writes them, and restarts."""
         staged = host.read_text(self.folder / "active" / self.unit) or ""
-        return render_id(host.read_text(self.unit_path) or "") != render_id(staged)
+        edited = render_id(host.read_text(self.unit_path) or "") != render_id(staged)
+        return edited or not self._has_secrets()
+
+    def _has_secrets(self) -> bool:
+        return all((host.read_text(path) or "") == text for path, text in self._secret_files())
 
     def is_current(self, show: Mapping[str, str]) -> bool:
         """Whether the process of the unit, if there is one, was started from the active release."""
@@ -280,7 +293,11 @@ class Releases:
 
     def _activate(self, plan: Plan) -> None:
         group = grp.getgrnam(self.group).gr_gid
-        host.LOGS.mkdir(mode=0o755, exist_ok=True)
+        host.LOGS.mkdir(exist_ok=True)
+        for folder in (host.LOGS, host.STATE, self.folder, self.folder / "releases"):
+            folder.chmod(0o755)  # the helper reads there
+        # Before the first file and after the last: cut off in between, what runs counts as older than what is there.
+        host.write_text(self.activated, str(time.monotonic()))
         log = host.LOGS / f"{self.service}.log"
         if not log.exists():
             host.write_text(log, "", mode=0o640, group=group)

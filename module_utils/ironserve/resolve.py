@@ -21,6 +21,7 @@ from .problems import Problems, kind_of, unknown
 from .profiles import Merged, Source, merge
 from .systemd import can_carry
 
+FLAG_NAME = re.compile(r"[a-z][a-z0-9-]*")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 LIMITS = {"nofile": 65535, "memlock": "infinity"}
@@ -84,6 +85,12 @@ def resolve(
     content = {"engine": merged["engine"], "lock_id": lock["id"], "model": model, "flags": flags, "env": env}
     port, address = site["ironserve_port"], site["ironserve_listen_address"]
     placed = _secrets(str(merged["engine"]), site, env, f"host {host}", problems)
+    limits = {**LIMITS, **(site.get("ironserve_limits") or {})}
+    if str(limits["memlock"]) != "infinity" and not str(limits["memlock"]).isdigit():
+        where = f"host {host}"
+        problems.add(
+            where, "ironserve_limits.memlock", f'"{limits["memlock"]}" is neither infinity nor a number of bytes'
+        )
     if problems:
         return None
     config = {"config": secrets.config_path(service)} if placed["flags"] else {}
@@ -105,7 +112,7 @@ def resolve(
         "gpus": gpus,
         "host_env": {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpus else {},
         "argv": engine.command(environment, model["path"]) + argv({**flags, **of_service}, engine.FLAG_ORDER),
-        "limits": {**LIMITS, **(site.get("ironserve_limits") or {})},
+        "limits": limits,
         "secrets": secrets.names(placed),
         "env_file": secrets.env_path(service) if placed["env"] else "",
         "health_path": engine.HEALTH_PATH,
@@ -131,6 +138,10 @@ def _secrets(
     for key, several in (("secret_env", secret_env), ("secret_flags", secret_flags)):
         for name, text in several.items():
             secrets.check(f"ironserve_{key}.{name}", text, where, problems)
+    for name in secret_flags:
+        if not FLAG_NAME.fullmatch(str(name)) or name in ENGINES[engine].SERVICE_FLAGS:
+            wrong = "is no flag that a secret can be for; write it without dashes in front"
+            problems.add(where, f"ironserve_secret_flags.{name}", wrong)
     for name in secret_env:
         if not VARIABLE_NAME.fullmatch(str(name)):
             problems.add(where, f"ironserve_secret_env.{name}", "is no name of an environment variable")

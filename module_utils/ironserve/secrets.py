@@ -46,9 +46,10 @@ def names(values: Values) -> list[str]:
 
 
 def texts(values: Values | None) -> list[str]:
-    """The secrets themselves, longest first, for :func:`redact`."""
+    """The secrets themselves, longest first, for :func:`redact`; also as Python and JSON print them."""
     found = {text for several in (values or {}).values() for text in several.values()}
-    return sorted(found, key=len, reverse=True)
+    printed = {form(text)[1:-1] for text in found for form in (repr, json.dumps)}
+    return sorted({*found, *printed}, key=len, reverse=True)
 
 
 def redact(text: str, secret_texts: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from .slices import SLICE_S, duration
 
 KEEP_LOGS = 5
 POLL_S = 0.2
+UNPROVEN_STOP_S = 10.0
 OBSERVE_TIMEOUT_S = 5.0
 
 Phases = Mapping[str, Sequence[Mapping[str, str]]]
@@ -57,7 +58,7 @@ class Service:
     def __init__(self, name: str, check: bool, values: secrets.Values | None = None) -> None:
         self.name, self.check = name, check
         self.unit = systemd.unit_name(name)
-        self.releases = Releases(name)
+        self.releases = Releases(name, values=values)
         self.ledger = self.releases.folder / "ledger.jsonl"
         self.secrets = secrets.texts(values)
 
@@ -72,7 +73,7 @@ class Service:
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
-            restarts = active != (expected or active) or not self._serves_active() or self.releases.unit_was_edited()
+            restarts = active != (expected or active) or not self._serves_active() or self.releases.was_edited()
             return {"changed": restarts, "verdict": "waiting"}
         if active is None or active != (expected or active):
             raise RuntimeError(
@@ -184,10 +185,13 @@ class Service:
 
     def _start_or_attach(self) -> bool:
         """Whether something was started. What an earlier probe found of a process that runs on is asked again."""
-        if self._serves_active():
-            if probe.read(self.name, host.show(self.unit).get("InvocationID", "")).get("outcome"):
+        found = probe.read(self.name, host.show(self.unit).get("InvocationID", "")).get("outcome")
+        if self._serves_active() and found != "no_helper":
+            if found:
                 probe.forget(self.name)
             return False
+        if self.releases.drop_in.exists() and not self._is_off():
+            self._end_unproven()
         rotate(host.LOGS / f"{self.name}.log")
         probe.forget(self.name)
         host.write_text(self.releases.drop_in, systemd.GATE_DROP_IN_TEXT)
@@ -206,12 +210,23 @@ class Service:
             return needed
         if enabled:
             host.systemctl("--quiet", "disable", self.unit)
+        if on and gated:
+            self._end_unproven()
+        elif on:
+            host.systemctl("stop", "--no-block", self.unit)
         if gated:
             self.releases.drop_in.unlink(missing_ok=True)
             host.systemctl("daemon-reload")
-        if on:
-            host.systemctl("stop", "--no-block", self.unit)
         return True
+
+    def _end_unproven(self) -> None:
+        """End a server that never passed the gate: it serves nobody, and one that loads may not hear SIGTERM."""
+        host.systemctl("stop", "--no-block", self.unit)
+        ends = time.monotonic() + UNPROVEN_STOP_S
+        while not self._is_off() and time.monotonic() < ends:
+            time.sleep(POLL_S)
+        if not self._is_off():
+            host.systemctl("kill", "--signal=SIGKILL", self.unit)
 
     def _records(self) -> list[dict[str, Any]]:
         try:

@@ -14,8 +14,6 @@ GATE_DROP_IN_TEXT = """\
 Restart=no
 # Without it systemd forgets how the engine ended as soon as it exits with status 0.
 RemainAfterExit=yes
-# A server that has not passed the gate serves nobody, and one that loads may not hear SIGTERM for minutes.
-TimeoutStopSec=10
 """
 
 SIGNAL_NAMES = {

@@ -116,21 +116,27 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
             for result in (seen.get("serve_compared") or {}).get("results", [])
             if "serve_release" in result
         }
-        gates = seen.get("serve_gates") or {}
+        gates, failures = seen.get("serve_gates") or {}, seen.get("serve_failures") or {}
         for release in releases:
             service = release["service"]
-            rows.append(_deploy_row(host, release, compared.get(service, {}), gates.get(service, {}), check_mode))
+            outcome = {**gates.get(service, {}), "failure": failures.get(service)}
+            rows.append(_deploy_row(host, release, compared.get(service, {}), outcome, check_mode))
     return rows
 
 
 def _deploy_row(
-    host: str, release: Mapping[str, Any], compared: Mapping[str, Any], gate: Mapping[str, Any], check_mode: bool
+    host: str, release: Mapping[str, Any], compared: Mapping[str, Any], outcome: Mapping[str, Any], check_mode: bool
 ) -> dict[str, Any]:
     reasons, declared = compared.get("reasons") or [], release.get("declared_profile")
     if check_mode:
         verdict = "would change" if reasons else "unchanged"
     else:
-        verdict = gate.get("verdict") or ("not reached" if reasons else "unchanged")
+        verdict = outcome.get("verdict") or ("not reached" if reasons else "unchanged")
+    note = "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}"
+    if outcome.get("failure") is not None:
+        # One that generates and could not be marked as proven has failed, too: it is not what a deploy promises.
+        verdict = verdict if verdict in ("failed", "timeout") else "failed"
+        note = " ".join(outcome["failure"].splitlines()[:1])[:200] or note
     return {
         "host": host,
         "service": release["service"],
@@ -138,9 +144,9 @@ def _deploy_row(
         "release_id": release.get("release_id"),
         "previous_id": compared.get("previous_id"),
         "verdict": verdict,
-        "ready_s": (gate.get("timings") or {}).get("ready"),
+        "ready_s": (outcome.get("timings") or {}).get("ready"),
         "why": "; ".join(reasons),
-        "note": "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}",
+        "note": note,
     }
 
 

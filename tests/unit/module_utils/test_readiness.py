@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -97,11 +99,13 @@ def world(tmp_path, monkeypatch):
     def watch(*_) -> None:
         world.asked += 1
 
+    (tmp_path / "main").mkdir()
     monkeypatch.setattr(host, "LOGS", tmp_path)
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
     monkeypatch.setattr(host, "start_ticks", lambda pid: 7 if world.now < world.ends_at else None)
     monkeypatch.setattr(probe, "read", lambda *_: world.found)
     monkeypatch.setattr(probe, "watch", watch)
-    world.log = tmp_path / "main.log"
+    world.folder, world.log = tmp_path, tmp_path / "main.log"
     return world
 
 
@@ -109,32 +113,100 @@ def helper(world: World, watchdog_s: float = 0) -> Helper:
     return Helper(RELEASE, os.getpid(), "i", "", watchdog_s, world.say, lambda: world.now, world.sleep)
 
 
-def test_the_start_limit_is_extended_while_the_log_moves_and_ready_is_said_once(world):
+@pytest.fixture
+def ended(world, monkeypatch):
+    """Why the helper ended the engine, and when."""
+    told = []
+
+    def end(self, why: str) -> None:
+        told.append((round(world.now), why))
+
+    monkeypatch.setattr(Helper, "_end", end)
+    return told
+
+
+def test_a_log_that_moves_keeps_a_start_alive_and_ready_is_said_when_tokens_come(world, ended):
+    for second in range(1, 40, 6):
+        world.at(second, lambda second=second: world.log.open("a").write(f"{second}\n"))
+    world.at(41, lambda: world.found.update(outcome="ready"))
+    world.ends_at = 50
+    helper(world).run()
+    assert ended == []
+    assert world.times("READY=1") == [41]
+
+
+def test_a_start_in_which_nothing_moves_is_ended(world, ended):
     world.at(3, lambda: world.log.write_text("a\n"))
-    world.at(7, lambda: world.log.write_text("a\nb\n"))
-    world.at(9, lambda: world.found.update(outcome="ready"))
-    world.ends_at = 20
+    world.ends_at = 30
     helper(world).run()
-    assert world.times("EXTEND_TIMEOUT_USEC=10000000") == [3, 7]
-    assert world.times("READY=1") == [9]
-
-
-def test_nothing_is_extended_once_the_whole_limit_is_over(world):
-    world.at(70, lambda: world.log.write_text("still writing\n"))
-    world.ends_at = 80
-    helper(world).run()
-    assert world.times("EXTEND_TIMEOUT_USEC=10000000") == []
-    assert world.times("READY=1") == []
-
-
-def test_a_server_that_answers_wrongly_never_gets_ready_and_is_not_asked_again(world):
-    world.at(2, lambda: world.found.update(outcome="wrong_model", detail="serves x"))
-    world.at(5, lambda: world.log.write_text("serving\n"))
-    world.ends_at = 9
-    helper(world).run()
-    assert world.times("STATUS=not ready: serves x") == [2]
+    assert ended == [(13, "nothing moved in its log for 10s (stall_timeout_s of the profile)")]
     assert not world.times("READY=1")
-    assert not world.times("EXTEND_TIMEOUT_USEC=10000000")
+
+
+def test_a_first_completion_that_takes_long_is_no_silence(world, ended):
+    world.at(3, lambda: world.found.update(health=200))
+    world.at(30, lambda: world.found.update(outcome="ready"))
+    world.ends_at = 40
+    helper(world).run()
+    assert ended == []
+    assert world.times("READY=1") == [30]
+
+
+def test_a_start_that_only_talks_is_ended_after_its_whole_limit(world, ended):
+    for second in range(1, 80, 5):
+        world.at(second, lambda second=second: world.log.open("a").write(f"{second}\n"))
+    world.ends_at = 90
+    helper(world).run()
+    assert ended == [(65, "not ready after 1m05s (startup_timeout_s and completion_timeout_s)")]
+
+
+def test_a_server_that_answers_wrongly_is_asked_again_and_may_become_ready(world, ended):
+    world.at(2, lambda: world.found.update(outcome="wrong_model", detail="serves x"))
+    world.at(9, lambda: world.log.write_text("moves\n"))
+    world.at(15, lambda: world.found.update(outcome="ready"))
+    world.ends_at = 18
+    helper(world).run()
+    assert world.times("STATUS=not ready: wrong_model") == [2]
+    assert world.times("READY=1") == [15]
+    assert world.asked > 10
+
+
+def test_the_engine_that_is_ended_is_the_one_that_was_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    (tmp_path / "main").mkdir()
+    engine = subprocess.Popen(["/bin/sleep", "60"])
+    found = Helper(RELEASE, engine.pid, "i", "", 0)
+    found._end("nothing moved")
+    assert engine.wait(10) == -signal.SIGKILL
+    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "nothing moved, so it was ended"}
+    found._end("nothing moved")  # of a process that is gone: no other is touched
+
+
+def test_a_helper_that_takes_over_goes_on_where_the_killed_one_was(world, monkeypatch):
+    runs = serving(world, monkeypatch, lambda: (0.0, 5.0))
+    (world.folder / "main" / "i.ready").write_text("")
+    world.found = {}
+    world.ends_at = 15
+    runs.run()
+    assert world.times("READY=1") == [0]
+    assert world.times("WATCHDOG=1")
+
+
+def test_metrics_that_cannot_be_read_are_no_crash_and_forget_nothing(world, monkeypatch):
+    answers = iter([host.Answer(200, METRICS), host.Answer(0, "timed out"), host.Answer(500, "Internal Server Error"),
+                    host.Answer(200, METRICS.replace("1e+06", "2e+06"))])  # fmt: skip
+    monkeypatch.setattr(host, "get", lambda *_, **__: next(answers))
+    monkeypatch.setattr(probe, "one_token", lambda *_: False)
+    looks = [helper(world, 40).look] * 4
+    assert [look(10)[0] for look in looks] == [False, False, False, True]
+
+
+def test_a_server_that_counts_nothing_is_asked_for_a_token_with_patience(world, monkeypatch):
+    waited = []
+    monkeypatch.setattr(host, "get", lambda *_, **__: host.Answer(200, "# nothing\n"))
+    monkeypatch.setattr(probe, "one_token", lambda _, timeout_s, __: waited.append(timeout_s) or True)
+    assert helper(world, 40).look(10) == (True, "generating")
+    assert waited == [20]
 
 
 def serving(world, monkeypatch, looks: Callable[[], tuple[float, float] | None], one_token: bool = True) -> Helper:
@@ -173,4 +245,4 @@ def test_a_finding_that_was_removed_is_asked_for_anew(world, monkeypatch):
     world.ends_at = 12
     runs.run()
     assert world.asked >= 1
-    assert not world.times("READY=1")
+    assert world.times("READY=1") == [0]
