@@ -157,8 +157,11 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
     """The steps from ``state`` to ``wish`` (present, active or proven)."""
     plan = Plan(state, wished, release, unit, unit_path=unit_path)
     plan.reasons = reasons(state, wished, release, unit)
+    write, activate = render_id(state.unit or "") != render_id(unit), state.active != wished
     if wish == "proven":
-        plan.prove = state.good != wished or state.gated or state.show.get("UnitFileState") != "enabled"
+        # Only check mode still meets what a start would change here: that one is proven then.
+        starts = write or activate or not (state.secrets and state.running and state.current)
+        plan.prove = state.good != wished or state.gated or state.show.get("UnitFileState") != "enabled" or starts
         if plan.prove:
             plan.actions.append(f"last-known-good {wished}, enabled at boot")
         return plan
@@ -168,9 +171,7 @@ def decide(state: State, wish: str, wished: str, release: Mapping[str, Any], uni
     if plan.stage:
         plan.actions.append(f"stage {wished}")
     if wish == "active":
-        plan.write = render_id(state.unit or "") != render_id(unit)
-        plan.activate = state.active != wished
-        plan.write_secrets = not state.secrets
+        plan.write, plan.activate, plan.write_secrets = write, activate, not state.secrets
         if plan.write_secrets:
             said = ", ".join(release.get("secrets", [])) or "none"
             plan.actions.append(f"write the files of the secrets ({said})")

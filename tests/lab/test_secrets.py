@@ -137,4 +137,4 @@ def test_a_secret_that_is_none_is_told_without_it(fleet):
     result = fleet.play("-l", "h1", check=False, ironserve_api_key=12345678, ironserve_secret_env={"A": "x"})
     assert result.returncode != 0
     assert "ironserve_api_key: expected text, got something else, which is not shown" in result.stdout
-    assert "12345678" not in result.stdout.split("TASK [Resolve the release]")[1]
+    assert "12345678" not in result.stdout.split("TASK [Resolve the releases]")[1]
