@@ -191,7 +191,7 @@ def test_case_49_a_bad_flag_fails_with_the_engines_own_line(served):
         ({"hang_in": "graphs", "sigterm": "ignore"}, "not ready after 6s (startup_timeout_s of the profile)"),
         ({"first_request": "kills"}, "main did not become ready"),
     ],
-    ids=["exit-0", "exit-7", "wrong-model", "error-500", "no-tokens", "hang", "hang-without-sigterm", "first-request-kills"],
+    ids=["exit-0", "exit-7", "wrong-model", "error-500", "no-tokens", "hang", "hang-deaf", "first-request-kills"],
 )  # fmt: skip
 def test_a_start_that_fails_says_why_and_leaves_the_unit_stopped(fleet, behaviour, told):
     fleet.model("h1", behaviour)
