@@ -106,6 +106,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for key, word in (("engine", "engine"), ("lock_id", "lock"), ("model", "model")):
         if old.get(key) != new.get(key):
             found.append(f"{word}: {old.get(key)} -> {new.get(key)}")
+    if old.get("engine") != new.get("engine"):
+        return found  # of another engine every flag is another one
     for key, word in (("flags", "flag --"), ("env", "variable ")):
         before, after = old.get(key, {}), new.get(key, {})
         for name in sorted({*before, *after}):
@@ -149,7 +151,8 @@ def reasons(state: State, wished: str, release: Mapping[str, Any], unit: str) ->
         found.append("the server is being stopped")
     elif state.active == wished == state.good and state.show.get("UnitFileState") != "enabled":
         found.append("the unit is not enabled at boot")
-    found += [f"{path} is not there or of another version (no restart)" for path in state.stale]
+    if not found:  # what is deployed anyway brings them along
+        found += [f"{path} is not there or of another version (no restart)" for path in state.stale]
     return found
 
 

@@ -38,9 +38,7 @@ def test_a_new_comment_changes_nothing():
 def test_a_fresh_host_gets_everything():
     result = plan(FRESH).result()
     assert result["actions"] == [f"write {LAUNCHER}", f"stage {WISHED}", f"write {PATH}", f"activate {WISHED}"]
-    assert result["reasons"] == [
-        "no release is active", "the unit is inactive", f"{LAUNCHER} is not there or of another version (no restart)",
-    ]  # fmt: skip
+    assert result["reasons"] == ["no release is active", "the unit is inactive"]
     assert result["diff"]["before"] == ""
     assert result["diff"]["after"] == UNIT
     assert not result["restart"]
@@ -56,6 +54,11 @@ def test_a_changed_flag_is_named_and_restarts():
     assert result["reasons"] == ["flag --n: 16 -> 8", "flag --x: not set -> True"]
     assert result["restart"]
     assert result["previous_id"] == WISHED
+
+
+def test_another_engine_is_named_without_all_its_flags():
+    new = {**RELEASE, "release_id": "bbbbbbbbbbbb", "engine": "sglang", "flags": {"x": True}}
+    assert plan(release=new, staged=False).result()["reasons"] == ["engine: vllm -> sglang"]
 
 
 def test_a_changed_directive_is_named_and_restarts():
