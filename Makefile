@@ -58,7 +58,7 @@ lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
 	ANSIBLE_INVENTORY=inventory/hosts.example.yml ansible-lint
 
 unit: setup
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit --numprocesses 2 --dist loadfile
 
 engines: setup  ## tests of the stand-in engine against the logs of the real ones
 	$(PYTEST) tests/engines
@@ -72,7 +72,7 @@ molecule: setup packages  ## every role and the whole deploy, on test hosts
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
-	.venv-other/bin/pytest tests/unit
+	.venv-other/bin/pytest tests/unit --numprocesses 2 --dist loadfile
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 
