@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import ledger, ports, preflight, removal
+from ansible.module_utils.ironserve import host, ledger, ports, preflight, removal
 from ansible.module_utils.ironserve.inspection import services_in
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.services import rotate, status_word
@@ -221,3 +222,17 @@ def test_nothing_judges_by_a_clock_that_can_jump():
     told = [file.name for file in Path(preflight.__file__).parent.rglob("*.py") if asks.search(file.read_text())]
     # What is written down has a date; how long anything took, and what came first, is never read from it.
     assert sorted(told) == ["builds.py", "services.py"]
+
+
+def test_a_disk_that_gets_full_in_the_middle_leaves_the_old_file_and_nothing_half_written(tmp_path, monkeypatch):
+    file = tmp_path / "unit"
+    host.write_text(file, "old")
+
+    def full_disk(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        host.write_text(file, "new")
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["unit"]
