@@ -107,6 +107,7 @@ def test_case_43_sglang_reads_its_key_from_its_configuration_file(fleet):
     words = {"ironserve_api_key": API_KEY, "ironserve_secret_flags": {"admin-api-key": TOKEN}}
     output = fleet.play("-l", "h1", "-v", "--diff", "-e", "profile=triton_nccl", **words).stdout
     assert_nowhere(fleet, output)  # but for its own log: SGLang prints its arguments there
+    assert API_KEY in fleet.shell("h1", "cat /var/log/ironserve/main.log")
     assert fleet.shell("h1", "stat -c '%U:%G %a' /var/log/ironserve/main.log") == "root:ironserve 640"
     assert fleet.flag("h1", "--config") == "/etc/ironserve/main.yml"
     assert fleet.shell("h1", "stat -c '%U:%G %a' /etc/ironserve/main.yml") == "root:ironserve 640"
