@@ -61,7 +61,7 @@ unit: setup
 	$(PYTEST) tests/unit --numprocesses 2 --dist loadfile
 
 engines: setup  ## tests of the stand-in engine against the logs of the real ones
-	$(PYTEST) tests/engines
+	$(PYTEST) tests/engines --numprocesses 2
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 2 --dist loadfile
