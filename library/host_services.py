@@ -53,7 +53,9 @@ services:
       description: C(absent), C(starting), C(ready), C(unhealthy), C(stopped), C(failed) or C(down).
       type: str
     cause:
-      description: Why the last launch failed, where the status is C(failed).
+      description: >-
+        Why the last launch failed, what the helper says of a server that generates nothing, or why a server that passed
+        the gate is starting again.
       type: str
     profile:
       description: Profile of the active release.
@@ -84,6 +86,10 @@ services:
       type: str
     gpus:
       description: UUIDs of the GPUs that the service may use; none means all.
+      type: list
+      elements: str
+    secrets:
+      description: Names of its secrets, never more.
       type: list
       elements: str
     main_pid:

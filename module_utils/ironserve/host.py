@@ -23,7 +23,7 @@ RUNTIME = Path("/run/ironserve")
 SHOWN = (
     "LoadState,ActiveState,SubState,Result,MainPID,ExecMainCode,ExecMainStatus,ExecMainStartTimestampMonotonic,"
     "ExecMainExitTimestampMonotonic,InvocationID,NRestarts,UnitFileState,ActiveEnterTimestamp,"
-    "ActiveEnterTimestampMonotonic,Job"
+    "ActiveEnterTimestampMonotonic,StatusText,Job"
 )
 
 

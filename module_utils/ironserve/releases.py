@@ -106,14 +106,23 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     for key, word in (("engine", "engine"), ("lock_id", "lock"), ("model", "model")):
         if old.get(key) != new.get(key):
             found.append(f"{word}: {old.get(key)} -> {new.get(key)}")
+    for key in ("port", "address", "gpus"):
+        if key in old and old[key] != new.get(key):
+            found.append(f"{key}: {_plain(old[key])} -> {_plain(new.get(key))}")
     if old.get("engine") != new.get("engine"):
         return found  # of another engine every flag is another one
     for key, word in (("flags", "flag --"), ("env", "variable ")):
         before, after = old.get(key, {}), new.get(key, {})
         for name in sorted({*before, *after}):
-            if before.get(name) != after.get(name):
-                found.append(f"{word}{name}: {before.get(name, 'not set')} -> {after.get(name, 'not set')}")
+            old_value, new_value = (_plain(values.get(name, "not set")) for values in (before, after))
+            if old_value != new_value:
+                found.append(f"{word}{name}: {old_value} -> {new_value}")
     return found
+
+
+def _plain(value: Any) -> str:
+    """A value as the command has it: a list is several words."""
+    return " ".join(map(str, value)) or "all" if isinstance(value, list) else str(value)
 
 
 def side_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

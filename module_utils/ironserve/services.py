@@ -13,6 +13,7 @@ from .gate import Gate
 from .judge import Verdict
 from .releases import Releases
 from .slices import SLICE_S, duration
+from .systemd import exit_text
 
 KEEP_LOGS = 5
 POLL_S = 0.2
@@ -152,11 +153,19 @@ class Service:
         records = self._records()
         last = records[-1] if records else None
         status = status_word(show, active, proven, health, last)
+        cause = str(last.get("reason", "")) if last and status == "failed" else ""
+        told = show.get("StatusText", "")
+        if status == "ready" and told and not told.startswith("serving"):
+            status, cause = "unhealthy", told  # the helper asks for tokens; a health endpoint may well say 200
+        elif status == "starting" and active == good and not self.releases.drop_in.exists():
+            ended = exit_text(show) if show.get("SubState") == "auto-restart" else None
+            cause = f"the engine {ended}; systemd starts it again" if ended else "it passed the gate, and loads again"
         return {
             "service": self.name,
             "unit": self.unit,
             "status": status,
-            "cause": str(last.get("reason", "")) if last and status == "failed" else "",
+            "cause": cause,
+            "secrets": release.get("secrets", []),
             "profile": release.get("profile", ""),
             "declared_profile": release.get("declared_profile", ""),
             "engine": release.get("engine", ""),

@@ -120,6 +120,26 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: number(name, value) for name, value in variables.items()}
 
 
+BARE = {
+    "profile": "name of a profile",
+    "service": "name of a service",
+    "takeover": "true or false",
+    "keep": "a number",
+}
+"""Variables of a run (``-e``) that carry no prefix."""
+
+
+def check_extra_variables(extra: Mapping[str, Any], problems: Problems) -> None:
+    """Note what is nearly one of the bare variables, and so would be ignored; others may be the inventory's own."""
+    for name in sorted(map(str, extra)):
+        meant = did_you_mean(name, BARE)
+        if name not in BARE and not name.startswith((PREFIX, "ansible_")) and meant:
+            problems.add("-e", name, f"is no variable of a run{meant}")
+    takeover = str(extra.get("takeover", "false")).lower()
+    if takeover not in ("true", "false", "yes", "no", "1", "0"):
+        problems.add("-e", "takeover", f'"{takeover}" is neither true nor false')
+
+
 def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> str:
     """What to say of a host that no group_vars describe: the one cause of all that is missing then."""
     inside = [f'"{group}"{did_you_mean(group, known)}' for group in groups]

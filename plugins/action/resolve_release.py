@@ -65,6 +65,7 @@ from typing import Any
 import ansible.module_utils
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
@@ -73,7 +74,13 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.ironserve import lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
-from ansible.module_utils.ironserve.site import PREFIX, SENTINEL, no_host_group, numbers_as_such
+from ansible.module_utils.ironserve.site import (
+    PREFIX,
+    SENTINEL,
+    check_extra_variables,
+    no_host_group,
+    numbers_as_such,
+)
 from ansible.module_utils.ironserve.wish import meant, resolve_host, views
 
 
@@ -146,6 +153,7 @@ class ActionModule(ActionBase):
         profile, service = (str(self._task.args.get(key) or "") for key in ("profile", "service"))
         declared = {name: str(view.get("ironserve_profile", "")) for name, view in views(site).items()}
         problems = Problems()
+        check_extra_variables(load_extra_vars(self._loader), problems)
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
-        "address", "port", "model", "gpus", "main_pid", "since", "health", "enabled", "restarts")  # fmt: skip
+        "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
+        "restarts")  # fmt: skip
 """What a row of the status says of a service as host_services returns it."""
 
 WORDS = ("ready", "starting", "unhealthy", "down", "failed", "stopped", "absent", "unreachable", "unknown")
@@ -53,13 +54,14 @@ def _notes(
     """What an operator should know of a service, the most urgent first."""
     host, service, status, wants = (row[key] for key in ("host", "service", "status", "wants"))
     faults = {
-        "starting": "has not passed the gate: run the deploy again, it goes on",
-        "unhealthy": f"its health endpoint says {row['health'] or 'nothing'}",
+        "starting": row["cause"] or "has not passed the gate: run the deploy again, it goes on",
+        "unhealthy": row["cause"] or f"its health endpoint says {row['health'] or 'nothing'}",
         "down": "should run and does not",
         "failed": row["cause"] or "it ended, see its log",
     }
     remove = f"no inventory names this service: playbooks/remove.yml -e service={service} -l {host}"
-    found = [look.get("fault") or faults.get(status, "")]
+    off = {"stopped": "stopped by an operator", "absent": "not deployed yet"}
+    found = [look.get("fault") or faults.get(status, off.get(status, ""))]
     if not row["named"]:
         return [remove, *filter(None, found)]
     if problem and wants != "":  # an inventory that declares nothing leaves it to -e profile=
@@ -68,7 +70,6 @@ def _notes(
         found.append(f"inventory wants {wants or 'nothing'}")
     elif row["release_id"] and release:
         found.append(_difference(row, release))
-    found.append({"stopped": "stopped by an operator", "absent": "not deployed yet"}.get(status, ""))
     return [note for note in found if note]
 
 
@@ -77,7 +78,7 @@ def _difference(row: Mapping[str, Any], release: Mapping[str, Any]) -> str:
     if row["release_id"] != release["release_id"]:
         what = f"same profile, but inventory resolves to release {release['release_id']} now"
     else:
-        keys = [key for key in ("port", "address", "gpus") if row[key] != release[key]]
+        keys = [key for key in ("port", "address", "gpus", "secrets") if row[key] != release[key]]
         what = "; ".join(f"inventory says {key} {_plain(release[key])} now" for key in keys)
     return f"{what}: deploy would change it" if what else ""
 

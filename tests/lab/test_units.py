@@ -32,7 +32,7 @@ def fleet(hosts, tmp_path):
 def served(fleet):
     """h1 serves with limits short enough to be waited for; what a test broke is put right by this deploy."""
     fleet.model("h1")
-    fleet.profile("quick", stall_timeout_s=4, watchdog_s=4, completion_timeout_s=10)
+    fleet.profile("quick", stall_timeout_s=4, watchdog_s=20, completion_timeout_s=10)
     fleet.play("-l", "h1", "-e", "profile=quick")
     return fleet
 
@@ -202,7 +202,12 @@ def test_a_server_that_hangs_is_ended_by_the_watchdog_and_started_again(served, 
         request = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 3})
         curl = f"curl -s http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' -d '{request}'"
         served.shell("h1", f"nohup {curl} >/dev/null 2>&1 &")
-    wait(served, f"p=$(systemctl show -P MainPID {UNIT}) && [ $p != 0 ] && [ $p != {pid} ]")
+    else:
+        wait(served, f"systemctl show -P StatusText {UNIT} | grep -q 'no answer to a request for one token'")
+        status = served.status("h1")
+        assert (status["status"], status["settled"]) == ("unhealthy", False)
+        assert "no answer to a request for one token" in status["note"]
+    wait(served, f"p=$(systemctl show -P MainPID {UNIT}) && [ $p != 0 ] && [ $p != {pid} ]", 90)
     wait(served, f"[ $(systemctl show -P ActiveState {UNIT}) = active ]")
     assert served.complete("h1")["usage"]["completion_tokens"] == 3
     assert "Watchdog timeout" in served.shell("h1", f"journalctl -u {UNIT} -o cat")

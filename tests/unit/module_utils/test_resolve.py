@@ -7,7 +7,7 @@ from ansible.module_utils.ironserve.flags import argv
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Source
 from ansible.module_utils.ironserve.resolve import probe_address
-from ansible.module_utils.ironserve.site import numbers_as_such
+from ansible.module_utils.ironserve.site import check_extra_variables, numbers_as_such
 from ansible.module_utils.ironserve.wish import resolve_host
 from hypothesis import given
 from hypothesis import strategies as st
@@ -270,3 +270,19 @@ def test_whatever_a_profile_holds_it_is_resolved_or_explained(data):
     assert (release is None) == bool(problems)
     if release:
         assert all(isinstance(word, str) for word in release["argv"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [
+        ({"profle": "x"}, ['-e: profle: is no variable of a run (did you mean "profile"?)']),
+        ({"servce": "x"}, ['-e: servce: is no variable of a run (did you mean "service"?)']),
+        ({"takeover": "ture"}, ['-e: takeover: "ture" is neither true nor false']),
+        ({"takeover": True, "profile": "x", "service": "y", "keep": 2}, []),
+        ({"lab_python": "3.13", "ansible_user": "root", "ironserve_port": 1, "my_vault": "x"}, []),
+    ],
+)
+def test_a_misspelt_variable_of_a_run_is_no_silence(extra, told):
+    problems = Problems()
+    check_extra_variables(extra, problems)
+    assert problems.found == told

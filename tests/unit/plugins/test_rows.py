@@ -19,8 +19,10 @@ def rows():
 
 
 LOOK = {"service": "main", "status": "ready", "profile": "p", "release_id": "r", "port": 8000, "address": "0.0.0.0",
-        "gpus": [], "cause": "", "health": 200, "unit": "ironserve-main.service", "main_pid": 5}  # fmt: skip
-RELEASE = {"service": "main", "profile": "p", "release_id": "r", "port": 8000, "address": "0.0.0.0", "gpus": []}
+        "gpus": [], "secrets": [], "cause": "", "health": 200, "unit": "ironserve-main.service",
+        "main_pid": 5}  # fmt: skip
+RELEASE = {"service": "main", "profile": "p", "release_id": "r", "port": 8000, "address": "0.0.0.0", "gpus": [],
+           "secrets": []}  # fmt: skip
 WISHED = {"services": {"main": "p"}, "releases": [RELEASE]}
 
 
@@ -41,14 +43,19 @@ def status(rows, look=LOOK, wished=WISHED, service="", **seen):
          ["inventory says port 8000 now; inventory says gpus none now: deploy would change it"]),
         ({"status": "failed", "profile": "q", "cause": "it exited"}, {}, ["it exited", "inventory wants p"]),
         ({"status": "stopped", "release_id": "old"}, {},
-         ["same profile, but inventory resolves to release r now: deploy would change it", "stopped by an operator"]),
+         ["stopped by an operator", "same profile, but inventory resolves to release r now: deploy would change it"]),
+        ({"secrets": ["HF_TOKEN"]}, {}, ["inventory says secrets none now: deploy would change it"]),
+        ({"status": "unhealthy", "cause": "requests wait and no token comes for 40 s"}, {},
+         ["requests wait and no token comes for 40 s"]),
+        ({"status": "starting", "cause": "the engine was killed by SIGKILL; systemd starts it again"}, {},
+         ["the engine was killed by SIGKILL; systemd starts it again"]),
         ({"status": "absent", "profile": "", "release_id": ""}, {}, ["not deployed yet"]),
         ({"status": "unhealthy", "health": 0}, {}, ["its health endpoint says nothing"]),
         ({}, {"releases": [], "problems": ["profiles/p.yml: flags: x", "more"]},
          ["the inventory does not resolve: profiles/p.yml: flags: x"]),
     ],
-    ids=["settled", "override", "override-of-nothing", "other-release", "other-port", "failed", "stopped", "absent",
-         "unhealthy", "unresolved"],
+    ids=["settled", "override", "override-of-nothing", "other-release", "other-port", "failed", "stopped",
+         "other-secrets", "hangs", "crashed", "absent", "unhealthy", "unresolved"],
 )  # fmt: skip
 def test_a_service_against_the_inventory_the_most_urgent_first(rows, look, wished, notes):
     [row] = status(rows, {**LOOK, **look}, {**WISHED, **wished})
@@ -105,13 +112,16 @@ READY = {"main": {"verdict": "ready", "timings": {"ready": 9.5}}}
         ({"serve_compared": SAME}, False, "unchanged"),
         ({"serve_compared": DIFFERS}, False, "not reached"),
         ({"serve_compared": DIFFERS, "serve_gates": READY}, False, "ready"),
+        ({"serve_compared": DIFFERS, "serve_gates": READY, "serve_failures": {"main": "no space"}}, False, "failed"),
+        ({"serve_compared": DIFFERS, "serve_failures": {"main": "no space"}}, False, "failed"),
         ({"serve_compared": DIFFERS, "serve_gates": {"main": {"verdict": "waiting"}}}, True, "would change"),
         ({"serve_compared": SAME}, True, "unchanged"),
     ],
 )
 def test_verdicts_of_a_deploy(rows, registered, check, verdict):
     found = rows.deploy_rows(["h1", "other"], {"h1": {"deploy_resolved": RESOLVED, **registered}, "other": {}}, check)
-    assert [(row["host"], row["verdict"], row["note"]) for row in found] == [("h1", verdict, "inventory wants p")]
+    note = registered.get("serve_failures", {}).get("main", "inventory wants p")
+    assert [(row["host"], row["verdict"], row["note"]) for row in found] == [("h1", verdict, note)]
 
 
 def test_a_host_of_a_pruning_has_a_row_for_each_thing_and_one_for_all():

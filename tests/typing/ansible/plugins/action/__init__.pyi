@@ -17,6 +17,7 @@ class ActionBase:
     _task: _Task
     _connection: _Connection
     _templar: _Templar
+    _loader: object
     def run(self, tmp: str | None = ..., task_vars: dict[str, Any] | None = ...) -> dict[str, Any]: ...
     def _execute_module(
         self, module_name: str, module_args: dict[str, Any], task_vars: dict[str, Any] | None = ...

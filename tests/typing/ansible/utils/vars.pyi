@@ -1,0 +1,3 @@
+from typing import Any
+
+def load_extra_vars(loader: Any) -> dict[str, Any]: ...
