@@ -60,8 +60,7 @@ def _notes(
         "failed": row["cause"] or "it ended, see its log",
     }
     remove = f"no inventory names this service: playbooks/remove.yml -e service={service} -l {host}"
-    off = {"stopped": "stopped by an operator", "absent": "not deployed yet"}
-    found = [look.get("fault") or faults.get(status, off.get(status, ""))]
+    found = [look.get("fault") or faults.get(status, "stopped by an operator" if status == "stopped" else "")]
     if not row["named"]:
         return [remove, *filter(None, found)]
     if problem and wants != "":  # an inventory that declares nothing leaves it to -e profile=
@@ -70,6 +69,7 @@ def _notes(
         found.append(f"inventory wants {wants or 'nothing'}")
     elif row["release_id"] and release:
         found.append(_difference(row, release))
+    found.append("not deployed yet" if status == "absent" else "")
     return [note for note in found if note]
 
 

@@ -121,7 +121,7 @@ def test_a_change_of_one_restarts_that_one_only(two):
     two.wanted = services(chat={"gpus": GPUS[:1]})
     assert two.status()[0]["chat"]["note"] == f"inventory says gpus {GPUS[0]} now: deploy would change it"
     output = two.play("-e", "service=chat").stdout
-    assert lines_with(output, ["h1", "chat", "ready", "CUDA_VISIBLE_DEVICES"])
+    assert lines_with(output, ["h1", "chat", "ready", f"-> {GPUS[0]}"])
     assert f"CUDA_VISIBLE_DEVICES={GPUS[0]}" in two.environ("chat")
     assert two.pids()["embed"] == now["embed"]
 
