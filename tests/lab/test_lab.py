@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -204,7 +205,10 @@ def test_killed_lab_is_cleared_up(make_lab, cure):
     lab = make_lab(f"-killed-{cure}")
     lab.up(1)
     assert "pong" in ansible(lab, "h1").stdout
-    os.kill(keeper(lab), signal.SIGKILL)
+    killed = os.pidfd_open(keeper(lab))
+    signal.pidfd_send_signal(killed, signal.SIGKILL)
+    select.select([killed], [], [], 60)  # until it is gone: before, `up` may still find its hosts running
+    os.close(killed)
     if cure == "down":
         lab.down()
         assert traces(lab) == []
