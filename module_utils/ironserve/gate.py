@@ -94,7 +94,7 @@ class Gate:
         # A server that is met long after its start gets the same time as one that starts now.
         watched_s = self.clock() - self.began
         counted_s = min(self.elapsed_s(), watched_s) if self._is_this_start() else watched_s
-        self.verdict = judge(self.show, found, counted_s, self.release)
+        self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
         if self.verdict.verdict == "ready" and (unlike := self._read_back()):
             self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
         if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline

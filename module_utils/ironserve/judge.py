@@ -17,7 +17,7 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, release: Mapping[str, Any]) -> Verdict:
+def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, startup_timeout_s: float) -> Verdict:
     """Judge a start.
 
     Args:
@@ -25,9 +25,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, r
         probe: what the probe found: ``outcome`` is None until it knows, else ``ready`` or a kind of failure that
             ``detail`` explains.
         elapsed_s: seconds that count against the limit.
-        release: the active release, for its limits.
+        startup_timeout_s: seconds a start may take in all.
     """
-    limit_s = release["startup_timeout_s"]
     if show.get("Result") == "start-limit-hit":
         return Verdict("failed", "systemd gave up: it was started too often in a short time")
     state, ended = show.get("ActiveState", ""), exit_text(show)
@@ -42,8 +41,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, r
         return Verdict("ready")
     if probe.get("outcome") not in (None, "ready"):
         return Verdict("failed", str(probe.get("detail", "")))
-    if elapsed_s >= limit_s:
-        return Verdict("timeout", f"not ready after {duration(limit_s)} (startup_timeout_s of the profile)")
+    if elapsed_s >= startup_timeout_s:
+        return Verdict("timeout", f"not ready after {duration(startup_timeout_s)} (startup_timeout_s of the profile)")
     return Verdict("waiting")
 
 

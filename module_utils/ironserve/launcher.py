@@ -50,7 +50,8 @@ def main(argv: Sequence[str]) -> None:
 
 def engine_environment(own: Mapping[str, str]) -> dict[str, str]:
     """The environment that the engine gets: the unit's, without what is between systemd, the helper and us."""
-    hidden = {*notify.OWN_VARIABLES, "IRONSERVE_API_KEY"}
+    for_helper = {engine.API_KEY_VARIABLE for engine in ENGINES.values() if not engine.READS_API_KEY_VARIABLE}
+    hidden = {*notify.OWN_VARIABLES, *for_helper}
     return {name: value for name, value in own.items() if name not in hidden}
 
 

@@ -118,8 +118,7 @@ def check_host(
     found = check_holders(releases, takeover, inventory, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
-    check_folders(WRITTEN, problems)
-    check_folders([path.parent for path in runtime.stale()], problems)
+    check_folders([*WRITTEN, *(path.parent for path in runtime.stale())], problems)
     if not host.can_execute(user, sys.executable):
         why = f"user {user} may not execute it, and it runs the launcher of servers"
         problems.add(sys.executable, "", f"{why}: set ansible_python_interpreter to the system's Python")

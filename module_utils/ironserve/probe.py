@@ -23,7 +23,7 @@ PROMPT = "The capital of France is"
 
 
 def result_path(service: str, invocation: str) -> Path:
-    """Where the probe of one start of a service leaves its result. The folder is the unit's and goes with it."""
+    """Where the probe of one start of a service leaves its result. The folder is the unit's and outlives a start."""
     return host.RUNTIME / service / f"{invocation}.probe.json"
 
 
@@ -56,8 +56,7 @@ def completion(base: str, model: str, timeout_s: float, key: str = "") -> tuple[
         outcome, detail = model_outcome(listed.json(), model)
         if outcome:
             return outcome, detail
-    request = {"model": model, "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
-    answer = host.get(f"{base}/v1/completions", timeout_s, request, key)
+    answer = _generate(base, model, 4, timeout_s, key)
     if answer.status == 0 and "timed out" in answer.text:
         return "generation_dead", f"the endpoint is up, but no completion came in {timeout_s:.0f} s: generation is dead"
     if answer.status == 0:
@@ -67,8 +66,12 @@ def completion(base: str, model: str, timeout_s: float, key: str = "") -> tuple[
 
 def one_token(release: Mapping[str, Any], timeout_s: float, key: str) -> bool:
     """Whether the server answers a request for a single token in time."""
-    request = {"model": release["model_name"], "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
-    return host.get(f"{release['url']}/v1/completions", timeout_s, request, key).status == 200
+    return _generate(release["url"], release["model_name"], 1, timeout_s, key).status == 200
+
+
+def _generate(base: str, model: str, tokens: int, timeout_s: float, key: str) -> host.Answer:
+    request = {"model": model, "prompt": PROMPT, "max_tokens": tokens, "temperature": 0}
+    return host.get(f"{base}/v1/completions", timeout_s, request, key)
 
 
 def watch(release: Mapping[str, Any], alive: Callable[[], bool], invocation: str, key: str = "") -> None:

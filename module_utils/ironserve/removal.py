@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from . import host, systemd
+from . import host, secrets, systemd
 
-SECRETS = Path("/etc/ironserve")
+SECRETS = Path(secrets.FOLDER)
 
 
 class Removal:

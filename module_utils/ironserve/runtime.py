@@ -72,7 +72,6 @@ def stale() -> list[Path]:
 
 def install() -> None:
     """Put what is stale in its place, each file as a whole."""
-    shared = files()
-    for path in stale():
-        content, mode = shared[path]
-        host.write_bytes(path, content, mode=mode)
+    for path, (content, mode) in files().items():
+        if host.read_bytes(path) != content:
+            host.write_bytes(path, content, mode=mode)

@@ -6,7 +6,6 @@ import pytest
 from ansible.module_utils.ironserve.judge import Verdict, completion_outcome, judge, message, model_outcome
 from ansible.module_utils.ironserve.logs import Reading, read
 
-LIMITS = {"startup_timeout_s": 60}
 RUNNING = {"ActiveState": "active", "MainPID": "42", "ExecMainCode": "0", "Result": "success"}
 
 
@@ -22,53 +21,53 @@ def gone(code: str, status: str, **more: str) -> dict[str, str]:
 
 
 def test_a_silent_engine_that_runs_is_waited_for():
-    assert judge(RUNNING, {}, 10, LIMITS) == Verdict("waiting")
+    assert judge(RUNNING, {}, 10, 60) == Verdict("waiting")
 
 
 def test_ready_is_what_the_probe_saw():
-    assert judge(RUNNING, {"outcome": "ready"}, 10, LIMITS) == Verdict("ready")
+    assert judge(RUNNING, {"outcome": "ready"}, 10, 60) == Verdict("ready")
 
 
 def test_tokens_before_systemd_heard_of_them_are_waited_for():
     starting = {**RUNNING, "ActiveState": "activating", "Job": "7"}
-    assert judge(starting, {"outcome": "ready"}, 10, LIMITS) == Verdict("waiting")
+    assert judge(starting, {"outcome": "ready"}, 10, 60) == Verdict("waiting")
 
 
 def test_a_start_that_the_helper_ended_says_why_and_not_how():
     found = {"outcome": "stalled", "detail": "nothing moved in its log for 15m00s, so it was ended"}
-    assert judge(gone("2", "9"), found, 900, LIMITS) == Verdict("failed", found["detail"])
+    assert judge(gone("2", "9"), found, 900, 60) == Verdict("failed", found["detail"])
 
 
 def test_an_exit_is_a_failure_with_its_status():
-    assert judge(gone("1", "2"), {}, 1, LIMITS) == Verdict("failed", "the engine exited with status 2")
-    assert judge(gone("2", "9"), {}, 1, LIMITS) == Verdict("failed", "the engine was killed by SIGKILL")
+    assert judge(gone("1", "2"), {}, 1, 60) == Verdict("failed", "the engine exited with status 2")
+    assert judge(gone("2", "9"), {}, 1, 60) == Verdict("failed", "the engine was killed by SIGKILL")
 
 
 def test_case_29_an_exit_with_status_0_is_a_failure_too():
     show = {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "MainPID": "0", "ExecMainCode": "1",
             "ExecMainStatus": "0", "NRestarts": "0"}  # fmt: skip
-    assert judge(show, {}, 5, LIMITS) == Verdict("failed", "the engine exited with status 0")
+    assert judge(show, {}, 5, 60) == Verdict("failed", "the engine exited with status 0")
 
 
 def test_a_start_that_systemd_has_not_come_to_is_no_failure():
-    assert judge(gone("1", "2", ActiveState="inactive", Job="811"), {}, 0, LIMITS) == Verdict("waiting")
+    assert judge(gone("1", "2", ActiveState="inactive", Job="811"), {}, 0, 60) == Verdict("waiting")
 
 
 def test_an_exit_beats_what_the_probe_saw_before():
-    assert judge(gone("1", "1"), {"outcome": "ready"}, 1, LIMITS).verdict == "failed"
+    assert judge(gone("1", "1"), {"outcome": "ready"}, 1, 60).verdict == "failed"
 
 
 def test_case_41_a_start_limit_is_the_end():
-    assert judge({**RUNNING, "Result": "start-limit-hit"}, {}, 1, LIMITS).verdict == "failed"
+    assert judge({**RUNNING, "Result": "start-limit-hit"}, {}, 1, 60).verdict == "failed"
 
 
 def test_time_is_up():
-    verdict = judge(RUNNING, {}, 60, LIMITS)
+    verdict = judge(RUNNING, {}, 60, 60)
     assert verdict == Verdict("timeout", "not ready after 1m00s (startup_timeout_s of the profile)")
 
 
 def test_a_failed_probe_is_a_failure():
-    assert judge(RUNNING, {"outcome": "wrong_model", "detail": "serves x"}, 1, LIMITS) == Verdict("failed", "serves x")
+    assert judge(RUNNING, {"outcome": "wrong_model", "detail": "serves x"}, 1, 60) == Verdict("failed", "serves x")
 
 
 @pytest.mark.parametrize(
