@@ -129,6 +129,15 @@ def mask(line: str) -> str:
     return _KEYS.sub(r"\1-***", line)
 
 
+def masked(argv: Sequence[str]) -> list[str]:
+    """The words of a command without what looks like a secret in them."""
+    words = [mask(word) for word in argv]
+    for number, (name, value) in enumerate(zip(argv, argv[1:])):
+        if mask(f"{name} {value}") == f"{name} ***":
+            words[number + 1] = "***"
+    return words
+
+
 def shown(argv: Sequence[str]) -> str:
     """A command for a message: one line, shortened, without secrets."""
     line = mask(" ".join(" ".join(argv).split()))
@@ -234,7 +243,9 @@ def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Hold
     ports_wanted = {release["port"] for release in releases}
     known = table.gpus()
     inodes = table.listening(ports_wanted)
-    holds, uses = table.users_of(inodes, gpus=True)
+    holds, files = table.users_of(inodes)
+    # Whatever called nvmlInit has the devices open; what maps one is about to use it: docs/evidence/gpu-holders.md.
+    uses = {pid: found.mapped for pid, found in files.items() if found.mapped}
     doubts = unknown_gpus(releases, known)
     found = []
     for pid in sorted({*holds, *uses}):
@@ -248,7 +259,7 @@ def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Hold
                 continue
             listened = {inodes[inode] for inode in holds.get(pid, ())} & {release["port"]}
             # Other services of ours have GPUs of their own; drivers and monitors share them with everybody.
-            minors = uses.get(pid, set()) if owner.kind not in ("service", "driver") else set()
+            minors = uses.get(pid, frozenset()) if owner.kind not in ("service", "driver") else set()
             wanted = set(release.get("gpus") or ())
             gpus = {known.get(n, f"/dev/nvidia{n}") for n in minors if not wanted or known.get(n) in wanted}
             if listened or gpus:

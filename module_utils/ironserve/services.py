@@ -74,7 +74,7 @@ class Service:
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
-            restarts = active != (expected or active) or not self._serves_active() or self.releases.was_edited()
+            restarts = active != (expected or active) or not self.serves_active() or self.releases.was_edited()
             return {"changed": restarts, "verdict": "waiting"}
         if active is None or active != (expected or active):
             raise RuntimeError(
@@ -183,11 +183,18 @@ class Service:
             "restarts": int(show.get("NRestarts") or 0),
         }
 
-    def _serves_active(self) -> bool:
+    def serves_active(self) -> bool:
         """A process of the active release is there. One that systemd is about to start again after a crash is none."""
         show = host.show(self.unit)
         there = show.get("MainPID", "0") != "0" and show.get("ActiveState") != "deactivating"
         return there and self.releases.is_current(show)
+
+    def end(self) -> None:
+        """Tell systemd to stop what runs, now; what starts it again at boot stays as it is."""
+        if self.releases.drop_in.exists():
+            self._end_unproven()
+        else:
+            host.systemctl("stop", "--no-block", self.unit)
 
     def _is_off(self) -> bool:
         return host.show(self.unit).get("ActiveState") in ("inactive", "failed")
@@ -195,7 +202,7 @@ class Service:
     def _start_or_attach(self) -> bool:
         """Whether something was started. What an earlier probe found of a process that runs on is asked again."""
         found = probe.read(self.name, host.show(self.unit).get("InvocationID", "")).get("outcome")
-        if self._serves_active() and found != "no_helper":
+        if self.serves_active() and found != "no_helper":
             if found:
                 probe.forget(self.name)
             return False
@@ -219,10 +226,8 @@ class Service:
             return needed
         if enabled:
             host.systemctl("--quiet", "disable", self.unit)
-        if on and gated:
-            self._end_unproven()
-        elif on:
-            host.systemctl("stop", "--no-block", self.unit)
+        if on:
+            self.end()
         if gated:
             self.releases.drop_in.unlink(missing_ok=True)
             host.systemctl("daemon-reload")

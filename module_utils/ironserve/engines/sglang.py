@@ -28,6 +28,13 @@ API_KEY_VARIABLE = "IRONSERVE_API_KEY"
 
 READS_API_KEY_VARIABLE = False
 
+TITLE = "sglang::"
+"""How its processes call themselves: ``sglang::scheduler_TP0``. The main one keeps its argv."""
+
+MODULES = ("sglang.launch_server",)
+SCRIPT = "sglang"
+"""What starts a server: ``python -m sglang.launch_server``, ``sglang serve``."""
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is a flag here."""

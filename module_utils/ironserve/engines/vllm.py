@@ -28,6 +28,13 @@ API_KEY_VARIABLE = "VLLM_API_KEY"
 
 READS_API_KEY_VARIABLE = True
 
+TITLE = "VLLM::"
+"""How its processes call themselves: ``VLLM::EngineCore``, ``VLLM::Worker_TP0``. The main process keeps its argv."""
+
+MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
+SCRIPT = "vllm"
+"""What starts a server: ``python -m vllm.entrypoints.openai.api_server``, ``vllm serve``."""
+
 
 def command(environment: str, model: str) -> list[str]:
     """The start of the server's argv, before its flags; the model is its one positional argument."""

@@ -1,0 +1,243 @@
+"""The state of GPUs after a cleanup: free, or what keeps them and what a person must do about it. All of it is pure.
+
+Idle is memory and processes, never utilisation: on Blackwell that may stay at 100 % for days after a kernel was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from . import holders
+from .gpus import Gpu, Reading
+from .processes import Process, names
+from .slices import duration
+from .victims import Found, Held
+
+SETTLE_S = 5.0
+"""Memory without an owner has to fall within this, counted from the last time that it fell. Measured on an H200: 60 GiB
+are free 0.13 s after SIGKILL, 35 GiB of five processes after 0.32 s (docs/evidence/gpu-cleanup.md)."""
+
+PINNED_SETTLE_S = 2.0
+"""The same where utilisation stands at 100 % beside it: then nothing falls any more (rtx6kpro#15)."""
+
+UNIFIED = ("GB10", "Thor", "Orin", "Tegra")
+"""In names of GPUs that share the host's memory: the driver tells no memory of theirs, and nothing is wrong. A discrete
+GPU that says the same is broken."""
+
+SUCCESS = ("clean", "held", "in_use", "not_measurable")
+"""States in which the module does not fail."""
+
+ADVICE = {
+    "held": "run it without --check to end them",
+    "wedged_no_owner": "a reset or a reboot is needed: stop monitors (dcgm, gpud), nvidia-smi --gpu-reset -i UUID",
+    "driver_hung": "all calls into the driver block, and what calls it cannot be killed any more: reboot the host",
+    "unkillable": "SIGKILL was sent once, and more of them change nothing: reboot the host",
+    "foreign_holder": "it was left alone: end it yourself, give the service other GPUs, or allow it (consent_foreign)",
+    "respawning": "end what starts them first",
+    "zombie": "a zombie cannot be killed: restart or end its parent, which has to reap it",
+    "gpu_lost": "it fell off the bus (dmesg | grep -i xid): reboot the host; have the board looked at",
+    "mig_mode": "its memory belongs to instances, of several tenants maybe: clean them by hand, or allow it (mig=true)",
+}
+"""What a person must do, by state; docs/cleanup.md has a section for each."""
+
+RECOVERY = {
+    "gpu_reset": "drain what uses it, then nvidia-smi --gpu-reset -i UUID",
+    "drain_and_reset": "drain what uses it, then nvidia-smi --gpu-reset -i UUID",
+    "drain_p2p": "end what exchanges data with it, on all GPUs",
+}
+"""What the driver's recovery action means; every other one: reboot."""
+
+
+class Verdict(NamedTuple):
+    """A state and why."""
+
+    state: str
+    why: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a person has to do something before these GPUs can be used."""
+        return self.state not in SUCCESS
+
+    @property
+    def message(self) -> str:
+        """What and why, and what to do."""
+        told = ": ".join(filter(None, (self.why, ADVICE.get(self.state))))
+        return f"{told} (docs/cleanup.md#{self.state})" if self.failed else told
+
+
+class Wish(NamedTuple):
+    """What is measured against."""
+
+    scope: frozenset[str]
+    named: Collection[str]
+    """UUIDs that were asked for; none: all of the host."""
+    expected: int
+    """How many GPUs the host has; 0: not known."""
+    free_threshold_mib: int
+    mig: bool
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """``GPU 3 (GPU-81e5…)``, as nvidia-smi counts."""
+    return f"GPU {gpu.index} ({gpu.uuid})"
+
+
+def several(gpus: Sequence[Gpu]) -> str:
+    """The names of GPUs in a sentence."""
+    return ", ".join(gpu_name(gpu) for gpu in gpus)
+
+
+def spared_mib(gpu: Gpu, held: Collection[Held]) -> int | None:
+    """Memory of those who may stay; None where the driver does not tell it of one that it lists."""
+    mine = [one.memory_mib[gpu.uuid] for one in held if gpu.uuid in one.memory_mib and "driver" in one.seen]
+    return None if None in mine else sum(value or 0 for value in mine)
+
+
+def is_free(gpu: Gpu, found: Found, threshold_mib: int) -> bool:
+    """Whether its memory is free but for those who may stay, and the driver lists none of those who had to go."""
+    told = {process.pid for process in gpu.processes or ()}
+    if told & {process.pid for process in found.targets}:
+        return False
+    if gpu.memory_used_mib is None:
+        return True  # not measurable: judged by processes
+    spared = spared_mib(gpu, found.of("protected", "foreign", "self", "out_of_scope"))
+    return gpu.memory_used_mib - (spared or 0) <= threshold_mib
+
+
+def cannot_be_measured(gpu: Gpu) -> bool:
+    """Whether it tells no memory without anything being wrong with it."""
+    return gpu.memory_used_mib is None and (
+        gpu.error == "absent" or (gpu.error == "not_supported" and any(name in gpu.name for name in UNIFIED))
+    )
+
+
+def before_anything(reading: Reading, wish: Wish) -> Verdict | None:
+    """What speaks against a cleanup before anybody was signalled."""
+    if reading.failure == "hung":
+        return Verdict("driver_hung", "the driver did not answer in time")
+    if reading.failure == "mismatch":
+        why = (
+            "the driver in the kernel and its libraries are of different versions, as after an update: reboot, "
+            "or unload and load the nvidia modules"
+        )
+        return Verdict("driver_unusable", why)
+    if reading.failure == "not_loaded":
+        return Verdict("driver_unusable", "the NVIDIA driver is not loaded: modprobe nvidia; dmesg says why it is not")
+    if reading.failure and reading.failure != "absent":
+        return Verdict("driver_unusable", f"the NVIDIA driver cannot be asked ({reading.failure})")
+    partitioned = [gpu for gpu in reading.gpus if gpu.mig_mode and gpu.uuid in wish.scope]
+    instances = [uuid for uuid in wish.named if uuid.startswith("MIG-")]
+    if not wish.mig and (partitioned or instances):
+        return Verdict("mig_mode", f"{several(partitioned) or ', '.join(instances)} is in MIG mode")
+    return None
+
+
+def lost(reading: Reading, wish: Wish) -> Verdict | None:
+    """GPUs that should be there and are not."""
+    known = {gpu.uuid for gpu in reading.gpus if gpu.error != "lost"}
+    gone = [gpu_name(gpu) for gpu in reading.gpus if gpu.error == "lost" and (gpu.uuid in wish.scope or not wish.named)]
+    gone += [
+        f"GPU {uuid}" for uuid in wish.named if uuid not in {gpu.uuid for gpu in reading.gpus} and uuid[:4] != "MIG-"
+    ]
+    if gone:
+        return Verdict("gpu_lost", f"{', '.join(gone)}: the driver does not know it any more")
+    if not wish.named and reading.failure == "" and len(known) < wish.expected:
+        return Verdict("gpu_lost", f"the driver knows {len(known)} GPUs of {wish.expected}")
+    return None
+
+
+def broken(gpus: Sequence[Gpu]) -> Verdict | None:
+    """GPUs that the driver itself calls unusable."""
+    for gpu in gpus:
+        if gpu.error == "reset_required" or gpu.recovery_action not in ("none", ""):
+            action = "gpu_reset" if gpu.recovery_action in ("none", "") else gpu.recovery_action
+            todo = RECOVERY.get(action, "reboot the host")
+            return Verdict("reset_required", f"{gpu_name(gpu)}: the driver asks for {action}; {todo}")
+        if gpu.memory_used_mib is None and not cannot_be_measured(gpu) and gpu.error != "lost":
+            why = (
+                f"{gpu_name(gpu)}, {gpu.name}, does not tell its memory ({gpu.error or 'no reason given'}), as a "
+                "discrete GPU does: reboot the host; if it stays so, have the board looked at"
+            )
+            return Verdict("driver_unusable", why)
+    return None
+
+
+def judge(
+    reading: Reading, found: Found, wish: Wish, processes: Mapping[int, Process], quiet_s: float
+) -> Verdict | None:
+    """The state once all victims are gone; None while there is something to wait for.
+
+    Args:
+        reading: what the driver says now.
+        found: everybody at the GPUs, looked at after the victims went; its targets are those that had to go.
+        wish: what is measured against.
+        processes: the processes of the host, for names of parents.
+        quiet_s: seconds since memory fell last, or since the last victim went.
+    """
+    gpus = [gpu for gpu in reading.gpus if gpu.uuid in wish.scope]
+    foreign = [held for held in found.of("foreign") if held.uses and wish.scope & set(held.memory_mib)]
+    if foreign:
+        told = "; ".join(
+            f'pid {held.process.pid} ({held.why}): "{holders.shown(held.details.argv)}"' for held in foreign[:4]
+        )
+        more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
+        return Verdict("foreign_holder", f"held by {told}{more}")
+    kept = [gpu for gpu in gpus if not is_free(gpu, found, wish.free_threshold_mib)]
+    if kept:
+        pinned = all(gpu.utilization == 100 for gpu in kept)
+        if quiet_s < (PINNED_SETTLE_S if pinned else SETTLE_S):
+            return None
+    gone = lost(reading, wish) or broken(gpus)
+    if gone or not kept:
+        return gone or free(gpus)
+    return without_owner(kept, found, processes, quiet_s)
+
+
+def free(gpus: Sequence[Gpu]) -> Verdict:
+    """Clean, or as clean as can be told."""
+    unknown = [gpu for gpu in gpus if cannot_be_measured(gpu)]
+    if unknown:
+        why = f"{several(unknown)}: the driver tells no memory; no process of an engine is there"
+        return Verdict("not_measurable", why)
+    return Verdict("clean")
+
+
+def without_owner(kept: Sequence[Gpu], found: Found, processes: Mapping[int, Process], quiet_s: float) -> Verdict:
+    """Memory that stays though nobody is left who could be ended."""
+    uuids = {gpu.uuid for gpu in kept}
+    amounts = ", ".join(f"{gpu_name(gpu)} {gpu.memory_used_mib} MiB" for gpu in kept)
+    untold = [held for held in found.of("protected") if any(held.memory_mib.get(uuid, 0) is None for uuid in uuids)]
+    if untold and all(spared_mib(gpu, untold) is None for gpu in kept):
+        told = ", ".join(f"{held.process.comm} (pid {held.process.pid})" for held in untold)
+        return Verdict(
+            "not_measurable", f"{amounts}: the driver does not tell how much of it is of {told}, which may stay"
+        )
+    for pid, places in found.zombies.items():
+        if uuids & set(places):
+            parent = names(processes, processes[pid].parent)
+            return Verdict(
+                "zombie", f"{amounts}, listed for pid {pid}, which ended: it has to be reaped by its parent, {parent}"
+            )
+    for pid, places in found.hidden.items():
+        if uuids & set(places):
+            why = f"{amounts}, listed for pid {pid}, which /proc does not show: it runs in another pid namespace"
+            return Verdict("foreign_holder", why)
+    pinned = " and 100 % utilisation" if all(gpu.utilization == 100 for gpu in kept) else ""
+    why = f"{amounts}{pinned} without any process, for {duration(quiet_s)} after the last one went"
+    return Verdict("wedged_no_owner", why)
+
+
+def unkillable(left: Sequence[Process]) -> Verdict:
+    """Processes that SIGKILL did not end."""
+    told = ", ".join(f"pid {process.pid} ({process.comm}, state {process.state})" for process in left)
+    return Verdict("unkillable", f"{told} did not end")
+
+
+def respawning(again: Sequence[Process], processes: Mapping[int, Process]) -> Verdict:
+    """Victims that come back as often as they are ended."""
+    told = ", ".join(sorted({names(processes, process.parent) for process in again}))
+    return Verdict(
+        "respawning", f"{len(again)} processes came back each time they were ended; what starts them: {told}"
+    )

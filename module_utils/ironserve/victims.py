@@ -1,0 +1,240 @@
+"""Whom a cleanup of GPUs ends and whom it leaves alone.
+
+The driver's process lists, open device files and mappings are merged by pid; each holder gets one word:
+
+- ``victim``: of the service's unit, of the service user, or an engine's process on the GPUs in scope;
+- ``protected``: of the driver, a monitor, the desktop; known by its executable or name, never by free text;
+- ``self``: this run, what carries it, and other runs of Ansible;
+- ``out_of_scope``: on other GPUs, or of another service that runs;
+- ``foreign``: everybody else.
+
+All of it is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import holders
+from .gpus import Reading
+from .holders import Owner
+from .lineage import Lineage
+from .processes import Details, GpuFiles, Process, Table, age_s, is_gone
+
+ANSIBLE = re.compile(r"/ansible-tmp-|/\.ansible/tmp/|/ansible_[\w.]+_payload")
+"""Where Ansible's modules run from."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a cleanup is for."""
+
+    gpus: frozenset[str]
+    """UUIDs of the GPUs that are to be free."""
+    unit: str = ""
+    """The unit whose processes are the caller's own; empty: none."""
+    running_units: frozenset[str] = frozenset()
+    """Units of Ironserve's that run. What is left of one that does not is nobody's."""
+    service_user: str = "ironserve"
+    patterns: tuple[str, ...] = ()
+    """Titles of engines beside SGLang's and vLLM's, as shell patterns."""
+    protected: frozenset[str] = frozenset(holders.PROTECTED)
+    leftovers_only: bool = False
+    """Spare engines whose main process lives: somebody may be served by them."""
+    consent_foreign: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """A process that has something to do with a GPU."""
+
+    process: Process
+    details: Details
+    owner: Owner
+    memory_mib: Mapping[str, int | None]
+    """By UUID; None where the driver does not tell."""
+    seen: tuple[str, ...]
+    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``."""
+    kind: str = ""
+    why: str = ""
+
+    @property
+    def uses(self) -> bool:
+        """Whether it has a context, or is about to. Whatever asks NVML only has the devices open."""
+        return self.seen != ("open",)
+
+
+@dataclass
+class Found:
+    """Everybody at the GPUs of a host, and who is to end."""
+
+    held: list[Held] = field(default_factory=list)
+    targets: list[Process] = field(default_factory=list)
+    """The victims' whole engines, main processes first."""
+    hidden: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Pids that the driver lists and /proc does not show, with their GPUs."""
+    zombies: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """The same for those that ended and that their parents did not reap."""
+
+    def of(self, *kinds: str) -> list[Held]:
+        """The holders of these kinds."""
+        return [held for held in self.held if held.kind in kinds]
+
+
+def listed(reading: Reading) -> dict[int, dict[str, int | None]]:
+    """By pid what the driver says of it: memory in MiB by UUID."""
+    found: dict[int, dict[str, int | None]] = {}
+    for gpu in reading.gpus:
+        for process in gpu.processes or ():
+            mine = found.setdefault(process.pid, {})
+            known = mine.get(gpu.uuid, 0)  # one process may be listed as compute and as graphics
+            mine[gpu.uuid] = None if known is None or process.memory_mib is None else max(known, process.memory_mib)
+    return found
+
+
+def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage: Lineage) -> Found:
+    """Everybody who has something to do with a GPU, by all three sources.
+
+    The driver's list says exactly where a process has a context. A mapping says where it may make one. An open file
+    says nothing of which GPU: whatever calls nvmlInit opens all. So an engine's process that only has them open counts
+    where the rest of its engine is.
+    """
+    uuids = {gpu.minor: gpu.uuid for gpu in reading.gpus if gpu.minor is not None} or table.gpus()
+    contexts = listed(reading)
+    found = Found()
+
+    def gpus_of(pid: int) -> dict[str, int | None]:
+        if pid in contexts:
+            return contexts[pid]
+        mapped = files[pid].mapped if pid in files else ()
+        return {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in mapped}
+
+    for pid in sorted({*contexts, *files}):
+        process = table.processes.get(pid)
+        if process is None or is_gone(process, process.start_ticks):
+            (found.hidden if process is None else found.zombies)[pid] = tuple(gpus_of(pid))
+            continue
+        seen = [
+            word
+            for word, true in (
+                ("driver", pid in contexts),
+                ("mapped", pid in files and bool(files[pid].mapped)),
+                ("open", pid in files),
+            )
+            if true
+        ]
+        memory = gpus_of(pid)
+        if not memory:
+            for member in lineage.family(process):
+                memory = {**memory, **dict.fromkeys(gpus_of(member.pid))}
+        if not memory:
+            memory = {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in files[pid].opened}
+        details = table.details(pid)
+        found.held.append(Held(process, details, holders.owner_of(details.cgroup), memory, tuple(seen)))
+    return found
+
+
+def carriers(table: Table, pid: int) -> set[int]:
+    """This process, its ancestors up to pid 1, its session, and other runs of Ansible with what they started."""
+    me = table.processes[pid]
+    mine = {1, pid, *(process.pid for process in table.ancestors(pid))}
+    mine |= {process.pid for process in table.processes.values() if process.session == me.session}
+    return mine
+
+
+def is_ansible(argv: Sequence[str]) -> bool:
+    """Whether this is a module of Ansible, or a shell that runs one. Its arguments may name an engine."""
+    return any(ANSIBLE.search(word) for word in argv)
+
+
+def classify(held: Held, scope: Scope, lineage: Lineage, carrying: Collection[int]) -> tuple[str, str]:
+    """The word for a holder, and why so."""
+    process, details, owner = held.process, held.details, held.owner
+    if process.pid in carrying or is_ansible(details.argv):
+        return "self", "this run goes through it, or it is Ansible's"
+    names = {process.comm, lineage.table.program(process.pid)}
+    for name in sorted(scope.protected):
+        if name in names or name[:15] == process.comm:  # the kernel keeps 15 letters of a name
+            return "protected", f"{name} belongs to the driver, watches it, or is the desktop's"
+    if owner.kind == "service" and owner.name != scope.unit and owner.name in scope.running_units:
+        return "out_of_scope", f"of {owner.name}, which runs"
+    if not scope.gpus & set(held.memory_mib):
+        return "out_of_scope", "on other GPUs"
+    if owner.kind == "service":
+        return "victim", f"of {owner.name}" if owner.name == scope.unit else f"left of {owner.name}, which does not run"
+    if owner.kind != "process":
+        return "foreign", f"of {holders.owner_name(owner)}"
+    if lineage.top(process):
+        behind = lineage.is_left_behind(process)
+        if scope.leftovers_only and not behind:
+            return "foreign", "an engine that runs: deploy with -e takeover=true to end it"
+        return "victim", "left behind by an engine whose main process is gone" if behind else "an engine's"
+    if details.user == scope.service_user != "root":
+        return "victim", f"of user {details.user}"
+    return "foreign", f"of user {details.user}"
+
+
+def find(table: Table, reading: Reading, scope: Scope, pid: int) -> Found:
+    """Everybody at the GPUs, judged, and all processes that are to end.
+
+    Args:
+        table: the processes of the host.
+        reading: what the driver says.
+        scope: what the cleanup is for.
+        pid: the process that asks.
+    """
+    _, files = table.users_of()
+    lineage = Lineage(table, scope.service_user, scope.patterns)
+    found = merge(table, reading, files, lineage)
+    carrying = carriers(table, pid)
+    judged = []
+    for held in found.held:
+        kind, why = classify(held, scope, lineage, carrying)
+        judged.append(Held(held.process, held.details, held.owner, held.memory_mib, held.seen, kind, why))
+    found.held = judged
+    spared = carrying | {held.process.pid for held in found.of("protected", "self")}
+    targets: dict[int, Process] = {}
+    for held in found.of("victim"):
+        family = lineage.family(held.process) or [held.process]
+        if lineage.is_left_behind(held.process):
+            family += lineage.strays(family)
+        targets.update({member.pid: member for member in family})
+    if scope.consent_foreign:
+        for held in found.of("foreign"):
+            if held.uses:
+                targets.update({member.pid: member for member in table.tree(held.process.pid)})
+    found.targets = [
+        member
+        for member in targets.values()
+        if member.pid not in spared
+        and not is_ansible(table.details(member.pid).argv)
+        and not is_gone(member, member.start_ticks)
+    ]
+    return found
+
+
+def as_result(held: Held, now_ticks: int) -> dict[str, Any]:
+    """A holder in a module's answer."""
+    memory = [value for value in held.memory_mib.values() if value is not None]
+    return {
+        "pid": held.process.pid,
+        "ppid": held.process.parent,
+        "start_ticks": held.process.start_ticks,
+        "age_s": round(age_s(held.process.start_ticks, now_ticks), 1),
+        "user": held.details.user,
+        "state": held.process.state,
+        "name": held.process.comm,
+        "argv": holders.masked(held.details.argv),
+        "command": holders.shown(held.details.argv),
+        "cgroup": next(iter(holders.cgroup_paths(held.details.cgroup)), ""),
+        "unit": held.owner.name if held.owner.kind in ("unit", "user_unit", "service") else "",
+        "container_id": held.owner.name if held.owner.kind == "container" else "",
+        "gpus": sorted(held.memory_mib),
+        "memory_mib": sum(memory) if memory else None,
+        "seen": list(held.seen),
+        "class": held.kind,
+        "why": held.why,
+    }
