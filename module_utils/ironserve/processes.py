@@ -202,7 +202,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _folders(folder: Path, process: Process) -> list[Path]:
+def folders(folder: Path, process: Process) -> list[Path]:
     """Where to look: the first thread; the others only where it ended, since then it shows neither files nor maps."""
     if process.state != "Z" or process.threads < 2:
         return [folder]
@@ -211,7 +211,7 @@ def _folders(folder: Path, process: Process) -> list[Path]:
 
 def _open_files(folder: Path, process: Process) -> list[str]:
     targets = []
-    for place in _folders(folder, process):
+    for place in folders(folder, process):
         for descriptor in _list(place / "fd"):
             try:
                 targets.append(str(descriptor.readlink()))
@@ -221,7 +221,7 @@ def _open_files(folder: Path, process: Process) -> list[str]:
 
 
 def _maps(folder: Path, process: Process) -> str:
-    return "\n".join(_read(place / "maps") for place in _folders(folder, process))
+    return "\n".join(_read(place / "maps") for place in folders(folder, process))
 
 
 def _list(folder: Path) -> list[Path]:
