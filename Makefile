@@ -50,11 +50,12 @@ test: setup packages lint unit engines lab molecule other  ## everything: lint a
 
 test-fast: setup unit  ## pure and unit tests, under a minute
 
-lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict
+lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict, no end by pattern
 	yamllint --strict .
 	ruff check . tests/lab/lab
 	ruff format --check . tests/lab/lab
 	mypy tests/typing/ansible/module_utils/ironserve library plugins
+	.venv/bin/python tools/lint_kill.py
 	ANSIBLE_INVENTORY=inventory/hosts.example.yml ansible-lint
 
 unit: setup

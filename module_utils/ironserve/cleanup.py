@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import gpu_states, gpus, host, nvml, processes, shm, systemd, victims
+from . import gpu_states, host, nvml, processes, shm, systemd, victims
 from .gpu_states import Verdict
 from .gpus import Gpu, Reading
 from .holders import PROTECTED
@@ -34,8 +34,6 @@ ROUNDS = 3
 
 LOOK_AGAIN_S = 1.0
 """How often holders are looked for anew while memory does not become free."""
-
-SHM = Path("/dev/shm")  # noqa: S108  what engines leave there is looked for
 
 
 @dataclass(frozen=True)
@@ -183,11 +181,11 @@ class Cleanup:
     def _step(self) -> Verdict | None:
         """Look at what the driver says now, and do what follows; a verdict ends the cleanup."""
         state = self.state
-        if not self.scope:
-            self._look()
         refused = gpu_states.before_anything(self.reading, self._measure())
         if refused:
             return refused
+        if not self.looked_at:
+            self._look()
         self._note_memory()
         if not state.told_at:
             return self._begin()
@@ -335,13 +333,17 @@ class Cleanup:
             uid = pwd.getpwnam(self.wish.service_user).pw_uid
         except KeyError:  # nobody made the user yet, so it left nothing
             return []
-        leftovers = shm.leftovers(SHM, uid)
-        if not self.check:
-            leftovers = shm.remove(leftovers)
-        if leftovers:
-            mib = sum(one.bytes for one in leftovers) / 2**20
-            self.state.actions.append(f"remove {len(leftovers)} files of engines from {SHM}, {mib:.1f} MiB")
-        return [{"name": one.name, "bytes": one.bytes} for one in leftovers]
+        try:
+            files = shm.leftovers(shm.SHM, uid, processes.PROC, time.time())
+            names = {file.name for file in files} if self.check else set(shm.remove(files)[0])
+        except OSError as error:
+            self.state.problems.append(f"nothing was removed from {shm.SHM}: {error}")
+            return []
+        removed = [file for file in files if file.name in names]
+        if removed:
+            mib = sum(file.bytes for file in removed) / 2**20
+            self.state.actions.append(f"remove {len(removed)} files of engines from {shm.SHM}, {mib:.1f} MiB")
+        return [{"name": file.name, "bytes": file.bytes} for file in removed]
 
     def _answer(self, verdict: Verdict) -> dict[str, Any]:
         state = self.state

@@ -225,7 +225,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _places(proc: Path, process: Process) -> list[str]:
+def places(proc: Path, process: Process) -> list[str]:
     """Where the open files and maps of a process show: at its first thread; at the others where that one ended."""
     folder = f"{proc}/{process.pid}"
     if process.threads < 2 or _list(f"{folder}/fd"):
@@ -235,7 +235,7 @@ def _places(proc: Path, process: Process) -> list[str]:
 
 
 def _open_files(proc: Path, process: Process) -> Iterator[str]:
-    for place in _places(proc, process):
+    for place in places(proc, process):
         for descriptor in _list(f"{place}/fd"):
             try:
                 yield os.readlink(f"{place}/fd/{descriptor}")
@@ -244,7 +244,7 @@ def _open_files(proc: Path, process: Process) -> Iterator[str]:
 
 
 def _maps(proc: Path, process: Process) -> str:
-    return "\n".join(_read(Path(place) / "maps") for place in _places(proc, process))
+    return "\n".join(_read(Path(place) / "maps") for place in places(proc, process))
 
 
 def _list(folder: str) -> list[str]:

@@ -73,5 +73,5 @@ def start(site: Path, tmp_path: Path) -> Iterator[Start]:
         # The group is the server's own; a child that outlived the server is in it as well. Not pid by pid: a child that
         # was just forked has its parent's command line, and one that is forked meanwhile is in no list.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.process.pid, signal.SIGKILL)
+            os.killpg(server.process.pid, signal.SIGKILL)  # lint_kill: see above
         server.process.wait(PATIENCE_S)

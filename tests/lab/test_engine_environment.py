@@ -171,7 +171,7 @@ def test_a_build_outlives_its_play_and_the_next_one_attaches(held: Site):
     before = int(held.on_host(starts))
     first = held.start("/opt/attached")
     held.wait_for_build()
-    os.killpg(first.pid, signal.SIGKILL)
+    os.killpg(first.pid, signal.SIGKILL)  # lint_kill: the run's own group, it has a session of its own
     first.wait()
     second = held.start("/opt/attached")
     held.wait("pgrep -fc ^/usr/bin/python3$", "2")  # the slice that the first one left behind, and the second's

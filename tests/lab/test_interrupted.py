@@ -40,7 +40,7 @@ def deploy_until(fleet: Fleet, profile: str, task: int) -> str:
         seen += line.startswith("TASK [")
         if seen == task:
             name = re.sub(r"^TASK \[(.*)\].*", r"\1", line.strip())
-            os.killpg(run.pid, signal.SIGKILL)
+            os.killpg(run.pid, signal.SIGKILL)  # lint_kill: the run's own group, it has a session of its own
             break
     run.communicate()
     return name

@@ -119,9 +119,3 @@ def test_every_link_between_pages_leads_somewhere():
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_nothing_in_the_product_kills_by_pattern():
-    files = [path for folder in ("library", "module_utils", "plugins", "playbooks", "roles", "tools")
-             for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]  # fmt: skip
-    assert [path for path in files if re.search(r"\b(pkill|killall|fuser\s+-k)\b", path.read_text())] == []
