@@ -10,7 +10,7 @@ import pwd
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .gpu_states import Verdict
 from .gpus import Gpu, Reading
 from .holders import PROTECTED
 from .processes import Process, Table
+from .releases import Releases
 from .services import Service
 from .slices import duration
 from .systemd import unit_name
@@ -71,10 +72,13 @@ class State:
     """Pid and start time of each process that was told to end."""
     told_at: float = 0.0
     killed_at: float = 0.0
+    gone_at: float = 0.0
+    """When the last of them was gone; 0 before."""
     rounds: int = 0
     before_mib: dict[str, int] = field(default_factory=dict)
     lowest_mib: dict[str, int] = field(default_factory=dict)
     fell_at: float = 0.0
+    """When memory fell last, or the last of them went."""
     victims: list[dict[str, Any]] = field(default_factory=list)
     protected: list[dict[str, Any]] = field(default_factory=list)
     reported: list[dict[str, Any]] = field(default_factory=list)
@@ -93,6 +97,9 @@ class Cleanup:
     def __init__(self, wish: Wish, check: bool) -> None:
         self.wish, self.check = wish, check
         self.unit = unit_name(wish.service) if wish.service else ""
+        self.named = frozenset(wish.gpus)
+        if wish.service and not wish.gpus:
+            self.named = frozenset(Releases(wish.service).active_release().get("gpus", ()))
         self.state = State()
         self.table = Table()
         self.found = victims.Found()
@@ -109,6 +116,10 @@ class Cleanup:
             self.state = State(boot=host.boot_id(), began=now_s())
             if self.unit and self.wish.keep_current and Service(self.wish.service, self.check).serves_active():
                 return self._answer(Verdict("in_use", f"{self.unit} runs its active release: nothing was touched"))
+            self._hear(nvml.look(self.wish.driver_timeout_s))
+            refused = gpu_states.before_anything(self.reading, self._measure())
+            if refused:
+                return self._answer(refused)
             self._stop_unit()
         while self.state.stage == "stopping":
             if self._unit_is_off():
@@ -158,25 +169,23 @@ class Cleanup:
                     processes.send(pid, process.start_ticks, signal.SIGKILL)
 
     def _clean(self, watch: nvml.Watch, ends: float) -> dict[str, Any]:
-        reading = watch.latest(self.wish.driver_timeout_s)
         while True:
-            self.reading = self._completed(reading or Reading("", failure="hung"))
+            self._hear(watch.latest(self.wish.driver_timeout_s))
             verdict = self._step()
             if verdict:
                 return self._answer(verdict)
             if time.monotonic() >= ends:
-                return self._waiting(self._phase(), self._progress())
-            reading = watch.latest(self.wish.driver_timeout_s)
+                return self._waiting(*self._progress())
 
-    def _completed(self, reading: Reading) -> Reading:
-        """Where nobody can be asked, the GPUs are those of which the driver's folder in /proc tells."""
-        if reading.failure != "absent":
-            return reading
-        known = Table().gpus()
-        told = tuple(
-            Gpu(minor, uuid, minor=minor, processes=None, error="absent") for minor, uuid in sorted(known.items())
-        )
-        return Reading(reading.source, told, failure="absent", problems=reading.problems)
+    def _hear(self, reading: Reading | None) -> None:
+        """Take what the driver said. Where it cannot be asked, the GPUs are those that its folder in /proc tells of."""
+        self.reading = reading or Reading("", failure="hung")
+        if self.reading.failure == "absent":
+            known = sorted(Table().gpus().items())
+            told = tuple(Gpu(minor, uuid, minor=minor, processes=None, error="absent") for minor, uuid in known)
+            self.reading = replace(self.reading, gpus=told)
+        if not self.scope:
+            self.scope = self.named or frozenset(gpu.uuid for gpu in self.reading.gpus)
 
     def _step(self) -> Verdict | None:
         """Look at what the driver says now, and do what follows; a verdict ends the cleanup."""
@@ -192,7 +201,8 @@ class Cleanup:
         left = self._left()
         if left:
             return self._wait_for(left)
-        if now_s() - self.looked_at >= LOOK_AGAIN_S or self.looked_at < state.fell_at:
+        state.gone_at = state.gone_at or now_s()
+        if self.looked_at < state.gone_at or now_s() - self.looked_at >= LOOK_AGAIN_S:
             again = self._look()
             if again:
                 return self._end_again(again)
@@ -214,7 +224,7 @@ class Cleanup:
                 state.reported.append(entry)
         state.before_mib = {gpu.uuid: gpu.memory_used_mib or 0 for gpu in self._scoped()}
         state.problems += self.reading.problems
-        state.told_at = state.fell_at = now_s()
+        state.told_at = state.fell_at = state.gone_at = self.looked_at
         self._tell(self.found.targets)
         if self.check and (state.actions or self.found.targets):
             return Verdict("held", f"{len(self.found.targets)} processes would be ended")
@@ -222,6 +232,8 @@ class Cleanup:
 
     def _tell(self, targets: Sequence[Process]) -> None:
         """SIGTERM to whole engines, main processes first: one that lives longer would start its ranks again."""
+        if not targets:
+            return
         for family in engines(targets):
             first = family[0]
             under = f" and {len(family) - 1} under it" if len(family) > 1 else ""
@@ -229,7 +241,7 @@ class Cleanup:
         if self.check:
             return
         self.state.targets = [[process.pid, process.start_ticks] for process in targets]
-        self.state.told_at, self.state.killed_at = now_s(), 0.0
+        self.state.told_at, self.state.killed_at, self.state.gone_at = now_s(), 0.0, 0.0
         for process in targets:
             processes.send(process.pid, process.start_ticks, signal.SIGTERM)
 
@@ -266,33 +278,25 @@ class Cleanup:
 
     def _look(self) -> list[Process]:
         """Who is at the GPUs now; returns the processes that are to end."""
-        self.table = Table()
-        self.looked_at = now_s()
-        every = frozenset(gpu.uuid for gpu in self.reading.gpus)
-        named = frozenset(self.wish.gpus)
-        scope = self._victims_scope(named or every)
-        self.found = victims.find(self.table, self.reading, scope, os.getpid())
-        if not named:
+        self.table, self.looked_at = Table(), now_s()
+        units = frozenset(running_units()) - {self.unit}
+        every = self.named or frozenset(gpu.uuid for gpu in self.reading.gpus)
+        self.scope = every
+        self.found = victims.find(self.table, self.reading, self._victims_scope(units), os.getpid())
+        if not self.named:
             # Without names a cleanup is for all GPUs but those of services that run.
-            taken = {
-                uuid
-                for held in self.found.of("out_of_scope")
-                if held.uses and held.owner.name in scope.running_units
-                for uuid in held.memory_mib
-            }
-            if taken:
-                self.found = victims.find(self.table, self.reading, self._victims_scope(every - taken), os.getpid())
-            self.scope = every - taken
-        else:
-            self.scope = named
+            theirs = (held for held in self.found.of("out_of_scope") if held.uses and held.owner.name in units)
+            self.scope = every - {uuid for held in theirs for uuid in held.memory_mib}
+        if self.scope != every:
+            self.found = victims.find(self.table, self.reading, self._victims_scope(units), os.getpid())
         return self.found.targets
 
-    def _victims_scope(self, uuids: frozenset[str]) -> victims.Scope:
+    def _victims_scope(self, running: frozenset[str]) -> victims.Scope:
         wish = self.wish
         return victims.Scope(
-            gpus=uuids,
+            gpus=self.scope,
             unit=self.unit,
-            running_units=frozenset(running_units()) - {self.unit},
+            running_units=running,
             service_user=wish.service_user,
             patterns=tuple(wish.patterns),
             protected=(frozenset(PROTECTED) - set(wish.unprotected)) | frozenset(wish.protected_extra),
@@ -305,7 +309,7 @@ class Cleanup:
 
     def _measure(self) -> gpu_states.Wish:
         wish = self.wish
-        return gpu_states.Wish(self.scope, wish.gpus, wish.gpu_count, wish.free_threshold_mib, wish.mig)
+        return gpu_states.Wish(self.scope, self.named, wish.gpu_count, wish.free_threshold_mib, wish.mig)
 
     def _note_memory(self) -> None:
         """Note when memory fell last: as long as it falls there is something to wait for."""
@@ -316,14 +320,14 @@ class Cleanup:
                 state.lowest_mib[gpu.uuid] = used
                 state.fell_at = now_s()
 
-    def _phase(self) -> str:
-        return "waiting until it ends:" if self._left() else "waiting until memory is free:"
-
-    def _progress(self) -> str:
+    def _progress(self) -> tuple[str, str]:
+        """For what it waits, in words."""
         left = self._left()
         if left:
-            return ", ".join(f"pid {process.pid} ({process.comm})" for process in left[:4])
-        return ", ".join(f"GPU {gpu.index} {gpu.memory_used_mib} MiB" for gpu in self._scoped() if gpu.memory_used_mib)
+            told = ", ".join(f"pid {process.pid} ({process.comm})" for process in left[:4])
+            return "waiting until it ends:", f"{told} and {len(left) - 4} more" if len(left) > 4 else told
+        used = (f"GPU {gpu.index} {gpu.memory_used_mib} MiB" for gpu in self._scoped() if gpu.memory_used_mib)
+        return "waiting until memory is free:", ", ".join(used)
 
     def _clean_shm(self, verdict: Verdict) -> list[dict[str, Any]]:
         """Remove what crashed engines left in /dev/shm, once no engine is there any more."""
@@ -358,15 +362,7 @@ class Cleanup:
             "victims": state.victims,
             "protected": state.protected,
             "reported": state.reported,
-            "gpus": [
-                {
-                    "index": gpu.index,
-                    "uuid": gpu.uuid,
-                    "before_mib": state.before_mib.get(gpu.uuid),
-                    "after_mib": gpu.memory_used_mib,
-                }
-                for gpu in self._scoped()
-            ],
+            "gpus": [self._gpu(gpu) for gpu in self.reading.gpus],
             "freed_mib": 0 if self.check else freed,
             "elapsed_s": round(now_s() - state.began, 3),
             "shm_removed": removed,
@@ -374,6 +370,15 @@ class Cleanup:
             "problems": state.problems,
             "source": self.reading.source,
             "slice": {"done": True, "phase": verdict.state, "progress": "", "expected_s": None, "cursor": {}},
+        }
+
+    def _gpu(self, gpu: Gpu) -> dict[str, Any]:
+        return {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "in_scope": gpu.uuid in self.scope,
+            "before_mib": self.state.before_mib.get(gpu.uuid),
+            "after_mib": gpu.memory_used_mib,
         }
 
     def _waiting(self, phase: str, progress: str = "") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from .lineage import Lineage
 from .processes import Details, Process, Table, age_s, user_name
 from .slices import duration
 from .systemd import unit_name
@@ -94,6 +95,8 @@ class Holder:
     """The unit that runs a container in the foreground and would start it again."""
     refusal: str = ""
     """Why it cannot be taken over; what else to do."""
+    leftover: bool = False
+    """An engine left it behind on GPUs: the clean step of a deploy ends it, and it stands in nobody's way."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -241,7 +244,7 @@ def how_started(table: Table, process: Process, details: Details, owner: Owner) 
 def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Holder], list[str]]:
     """Every foreign process that holds a port or a GPU of these releases, and what could not be told."""
     ports_wanted = {release["port"] for release in releases}
-    known = table.gpus()
+    known, lineage = table.gpus(), Lineage(table)
     inodes = table.listening(ports_wanted)
     holds, files = table.users_of(inodes)
     # Whatever called nvmlInit has the devices open; what maps one is about to use it: docs/evidence/gpu-holders.md.
@@ -267,9 +270,11 @@ def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Hold
                 held_ports |= listened
                 held_gpus |= gpus
         if served:
-            found.append(
-                _holder(table, pid, details, owner, tuple(sorted(held_ports)), tuple(sorted(held_gpus)), tuple(served))
+            holder = _holder(
+                table, pid, details, owner, tuple(sorted(held_ports)), tuple(sorted(held_gpus)), tuple(served)
             )
+            left = owner.kind == "process" and not held_ports and lineage.is_left_behind(holder.process)
+            found.append(replace(holder, leftover=left))
     if set(inodes) - {inode for held in holds.values() for inode in held}:
         hidden = sorted({inodes[inode] for inode in set(inodes) - {i for held in holds.values() for i in held}})
         doubts += [f"port {port}: taken by a process that /proc of this host does not show: stop it" for port in hidden]
@@ -414,6 +419,8 @@ def problem(group: Group, takeover: bool, now_ticks: int, advice: str = "") -> s
     Where somebody knows better than this what to do about the holder, it is given as ``advice``.
     """
     first = group.first
+    if all(holder.leftover for holder in group.holders):
+        return ""
     refused = next((holder.refusal for holder in group.holders if holder.refusal), "")
     if takeover and not refused:
         return ""
@@ -437,4 +444,5 @@ def as_result(holder: Holder, now_ticks: int) -> dict[str, Any]:
         "gpus": list(holder.gpus),
         "services": list(holder.services),
         "refusal": holder.refusal,
+        "leftover": holder.leftover,
     }

@@ -67,11 +67,11 @@ class Lineage:
 
     Args:
         table: the processes.
-        service_user: the user as whom engines run; what is its own and Python is an engine's.
+        service_user: the user as whom engines run; what is its own and Python is an engine's. Empty: not known.
         patterns: see :func:`is_rank`.
     """
 
-    def __init__(self, table: Table, service_user: str, patterns: Sequence[str] = ()) -> None:
+    def __init__(self, table: Table, service_user: str = "", patterns: Sequence[str] = ()) -> None:
         self.table, self.service_user, self.patterns = table, service_user, patterns
 
     def is_engine(self, process: Process) -> bool:

@@ -15,6 +15,9 @@ from . import ports
 
 PROC = Path("/proc")
 GPU_NODE = re.compile(r"^/dev/nvidia(\d+)$")
+STUCK_S = 0.2
+"""A process that waits in the kernel this long may hold the lock of its memory for ever; a disk answers sooner."""
+
 SIGHUP_BIT = 1 << (signal.SIGHUP - 1)
 
 
@@ -116,7 +119,8 @@ class Table:
     def _read_details(self, pid: int) -> Details:
         folder = self.proc / str(pid)
         status = dict(line.split(":", 1) for line in _read(folder / "status").splitlines() if ":" in line)
-        argv = tuple(word for word in _read(folder / "cmdline").split("\0") if word)
+        command = "" if self._is_stuck(pid) else _read(folder / "cmdline")
+        argv = tuple(word for word in command.split("\0") if word)
         return Details(
             user_name(int(status["Uid"].split()[1])) if "Uid" in status else "unknown",
             argv or (f"[{self.processes[pid].comm}]" if pid in self.processes else "[gone since]",),
@@ -142,8 +146,24 @@ class Table:
                     opened |= {int(node[1])} if node else set()
             if opened:
                 # To read all maps would be slow: nothing maps a device that it never opened.
-                uses[pid] = GpuFiles(frozenset(opened), frozenset(mapped_gpus(_maps(self.proc, process))))
+                uses[pid] = GpuFiles(frozenset(opened), frozenset(mapped_gpus(self._maps(process))))
         return holds, uses
+
+    def _maps(self, process: Process) -> str:
+        if self._is_stuck(process.pid):
+            return ""
+        return "\n".join(_read(Path(place) / "maps") for place in places(self.proc, process))
+
+    def _is_stuck(self, pid: int) -> bool:
+        """Whether it waits in the kernel and does not come back: to read its command or maps could block for ever."""
+        ends = time.monotonic() + STUCK_S
+        process = self.processes.get(pid)
+        while process and process.state == "D":
+            if time.monotonic() >= ends:
+                return True
+            time.sleep(0.01)
+            process = read(pid, self.proc)
+        return False
 
     def program(self, pid: int) -> str:
         """Name of the executable that a process runs; empty where it cannot be told (the kernel's, or gone)."""
@@ -241,10 +261,6 @@ def _open_files(proc: Path, process: Process) -> Iterator[str]:
                 yield os.readlink(f"{place}/fd/{descriptor}")
             except OSError:
                 continue
-
-
-def _maps(proc: Path, process: Process) -> str:
-    return "\n".join(_read(Path(place) / "maps") for place in places(proc, process))
 
 
 def _list(folder: str) -> list[str]:

@@ -81,6 +81,23 @@ VARIABLES: dict[str, Key] = {
         required=True,
         keys={"sglang": Key("str", "lock of SGLang"), "vllm": Key("str", "lock of vLLM")},
     ),
+    "ironserve_cleanup": Key(
+        "mapping",
+        "how GPUs are freed, in a deploy and by playbooks/cleanup.yml; docs/cleanup.md",
+        keys={
+            "patterns": Key("list", "titles of other engines, as shell patterns", values=Key("str", "a pattern")),
+            "protected_extra": Key(
+                "list", "executables that are never signalled, beside those built in", values=Key("str", "a name")
+            ),
+            "unprotected": Key(
+                "list", "executables built in that may be signalled nevertheless", values=Key("str", "a name")
+            ),
+            "grace_s": Key("number", "seconds between SIGTERM and SIGKILL; 10 where nothing is said", low=0),
+            "free_threshold_mib": Key("int", "MiB used at which a GPU counts as free; 64 where nothing is said", low=0),
+            "mig": Key("bool", "clean GPUs in MIG mode, too"),
+            "shm": Key("bool", "remove what crashed engines left in /dev/shm; true where nothing is said"),
+        },
+    ),
     "ironserve_reports": Key("str", "folder on the controller for the reports as JSON, from the checkout or absolute"),
     "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
     "ironserve_index_url": Key("str", "package index or mirror; empty: PyPI"),
@@ -125,6 +142,8 @@ BARE = {
     "service": "name of a service",
     "takeover": "true or false",
     "keep": "a number",
+    "yes": "true or false",
+    "consent_foreign": "true or false",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 
@@ -135,9 +154,10 @@ def check_extra_variables(extra: Mapping[str, Any], problems: Problems) -> None:
         meant = did_you_mean(name, BARE)
         if name not in BARE and not name.startswith((PREFIX, "ansible_")) and meant:
             problems.add("-e", name, f"is no variable of a run{meant}")
-    takeover = str(extra.get("takeover", "false")).lower()
-    if takeover not in ("true", "false", "yes", "no", "1", "0"):
-        problems.add("-e", "takeover", f'"{takeover}" is neither true nor false')
+    for name in (name for name, kind in BARE.items() if kind == "true or false"):
+        said = str(extra.get(name, "false")).lower()
+        if said not in ("true", "false", "yes", "no", "1", "0"):
+            problems.add("-e", name, f'"{said}" is neither true nor false')
 
 
 def no_host_group(host: str, groups: Iterable[str], known: Collection[str]) -> str:

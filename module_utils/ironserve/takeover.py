@@ -173,6 +173,7 @@ class Takeover:
     def _begin(self) -> bool:
         """Tell everything to stop; whether there was anything."""
         table, found, _ = look(self.releases)
+        found = [holder for holder in found if not holder.leftover]  # gpu_cleanup ends those
         groups = holders.grouped(found)
         now = processes.ticks_now()
         self.first += [holders.as_result(holder, now) for holder in found]
@@ -281,7 +282,7 @@ class Takeover:
         """A holder that was there before is told to stop as well; one that came since means that somebody starts it."""
         table, found, _ = look(self.releases)
         now = processes.ticks_now()
-        for group in holders.grouped(found):
+        for group in holders.grouped(holder for holder in found if not holder.leftover):
             process, known = group.first.process, {(pid, ticks) for pid, ticks, _ in self.members}
             if (process.pid, process.start_ticks) in known:
                 continue  # it is just ending

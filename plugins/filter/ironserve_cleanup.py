@@ -1,0 +1,103 @@
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Filters that turn what hosts registered of ``gpu_cleanup`` into rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import ansible.module_utils
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils.ironserve.slices import duration
+
+LISTS = ("victims", "protected", "reported")
+
+
+def rows(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each process at a GPU; a host that has none, or was not asked, is a row too."""
+    found: list[dict[str, Any]] = []
+    for host in hosts:
+        seen = hostvars[host].get("cleanup_seen") or {}
+        indices = {gpu["uuid"]: gpu["index"] for gpu in seen.get("gpus", [])}
+        # This run goes through sshd and a shell: they are at no GPU, and nobody's to end.
+        holders = [one for name in LISTS for one in seen.get(name, []) if one["class"] != "self"]
+        for one in sorted(holders, key=lambda one: (LISTS.index(_list_of(one)), one["pid"])):
+            found.append(
+                {
+                    **one,
+                    "host": host,
+                    "gpus": ranges([indices[uuid] for uuid in one["gpus"] if uuid in indices]),
+                    "age": duration(one["age_s"]),
+                    "mib": one["memory_mib"],
+                    "command": one["command"][:60],
+                }
+            )
+        if not holders:
+            found.append({"host": host, "class": seen.get("state", "unknown"), "why": _note(seen) or "nobody"})
+    return found
+
+
+def _list_of(holder: Mapping[str, Any]) -> str:
+    return {"victim": "victims", "protected": "protected"}.get(holder["class"], "reported")
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,7`` for 0, 1, 2, 3 and 7."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def summary(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> str:
+    """``9 victims on 1 host of 3; 2 protected and 1 other process stay``."""
+    seen = [hostvars[host].get("cleanup_seen") or {} for host in hosts]
+    counts = {name: sum(len(one.get(name, [])) for one in seen) for name in LISTS}
+    places = sum(bool(one.get("victims")) for one in seen)
+    stay = f"{counts['protected']} protected and {counts['reported']} other processes stay"
+    return f"{counts['victims']} victims on {places} of {len(hosts)} hosts; {stay}"
+
+
+def results(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row a host: its state, what became free, and what a person must do."""
+    found = []
+    for host in hosts:
+        seen, done = hostvars[host].get("cleanup_seen") or {}, hostvars[host].get("cleanup_done") or {}
+        last = done if "state" in done or done.get("unreachable") else seen
+        found.append(
+            {
+                "host": host,
+                "state": last.get("state", "unreachable" if last.get("unreachable") else "unknown"),
+                "freed_mib": last.get("freed_mib", 0),
+                "seconds": last.get("elapsed_s"),
+                "note": _note(last),
+                "actions": last.get("actions", []),
+                "gpus": last.get("gpus", []),
+            }
+        )
+    return found
+
+
+def _note(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("msg") or ("" if "state" in answer else "the host was not asked"))
+
+
+class FilterModule:
+    """The filters by name."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Tables of playbooks/cleanup.yml."""
+        return {
+            "ironserve_cleanup_rows": rows,
+            "ironserve_cleanup_summary": summary,
+            "ironserve_cleanup_results": results,
+        }
