@@ -174,8 +174,8 @@ def explain_failure(failure: str, timeout_s: float) -> str:
         "kernel modules again (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)",
         "not_loaded": "The NVIDIA driver is installed and not loaded: see what modprobe nvidia says. After a new "
         "kernel its modules may have to be built for it (dkms status)",
-        "absent": "There is neither libnvidia-ml.so.1 nor nvidia-smi here: install the NVIDIA driver, or take the host "
-        "out of the group of GPU hosts",
+        "absent": "There is neither nvidia-smi here nor libnvidia-ml.so.1 with nvidia-ml-py to ask it: install the "
+        "NVIDIA driver with its tools, or take the host out of the group of GPU hosts",
         NO_DEVICES: "The NVIDIA driver runs and has no GPU: look for them with lspci -d 10de:, and for NVRM in dmesg",
     }
     return known.get(failure, f"No GPU could be read: {failure}. Look for NVRM and Xid in dmesg")

@@ -283,8 +283,8 @@ def open_reader(
             what_to_do = "; update the NVIDIA driver" if lacks else ""
         asked = through_smi(full)
         if asked.failure == "absent":
-            problem = f"{why}, and nvidia-smi is not there{what_to_do}"
-            return replace(reading, source="" if reading.failure else SOURCE, problems=(problem,))
+            problems = () if reading.failure else (f"{why}, and nvidia-smi is not there{what_to_do}",)
+            return replace(reading, source="" if reading.failure == "absent" else SOURCE, problems=problems)
         return replace(asked, problems=(f"{why}, so nvidia-smi is asked, which is slower{what_to_do}",))
 
     def read_with_topology(full: bool) -> Reading:
@@ -304,7 +304,8 @@ def open_reader(
 class Watch:
     """A child that looks at all GPUs again and again, as often as is cheap: 50 times a second at first, then 4 times.
 
-    Use as a context manager. One child, so that NVML is opened once and a driver that hangs catches one process only.
+    Use as a context manager; a new one looks often again. One child, so that NVML is opened once and a driver that
+    hangs catches one process only.
 
     Args:
         reader: opens the reader, in the child.

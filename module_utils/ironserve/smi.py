@@ -1,4 +1,4 @@
-"""What nvidia-smi prints, as data. The words that it uses for failures are those of drivers 470 to 580."""
+"""What nvidia-smi prints, as data. Its answers are as driver 580.159 gives them, its failures as users report them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _processes(element: ElementTree.Element | None) -> tuple[GpuProcess, ...] | 
 
 
 def _recovery_action(text: str) -> str:
-    """In NVML's words: ``None``, ``Reset``, ``Reboot``, ``Drain P2P``, ``Drain and Reset``; N/A asks for nothing."""
+    """In NVML's words. Of nvidia-smi's only ``None`` was seen on a host; N/A asks for nothing."""
     word = text.strip("[]").lower().replace(" ", "_")
     return {"": "none", "n/a": "none", "reset": "gpu_reset"}.get(word, word)
 
