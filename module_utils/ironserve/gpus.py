@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
+
+BUS_ID = re.compile(r"^([0-9A-Fa-f]+):([0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
+
+NO_DEVICES = "No devices were found"
+"""nvidia-smi's words where the driver has no GPU. NVML says the same by counting none."""
 
 
 class GpuProcess(NamedTuple):
@@ -12,7 +18,7 @@ class GpuProcess(NamedTuple):
 
     pid: int
     type: str
-    """``C`` compute, ``G`` graphics, ``M`` through MPS."""
+    """``C`` compute, ``G`` graphics, ``M`` through MPS, and several joined by ``+``, as in ``C+G``."""
     memory_mib: int | None
     """None where the driver does not tell, which is not the same as none."""
 
@@ -22,9 +28,11 @@ class Gpu:
     """One GPU at one moment. What the driver does not tell is None."""
 
     index: int
+    """The driver's number for it; -1 where the driver counts it no more."""
     uuid: str
     name: str = ""
     bus_id: str = ""
+    """As NVML writes it: ``00000000:0A:00.0``."""
     minor: int | None = None
     """Its device node is /dev/nvidia<minor>."""
     compute_capability: str = ""
@@ -48,9 +56,21 @@ class Gpu:
 
     @property
     def family(self) -> str:
-        """``sm120`` for 12.x, ``sm100`` only for major 10, ``sm90``…: kernels are built for a major version."""
-        major = self.compute_capability.partition(".")[0]
-        return f"sm{major}0" if major.isdigit() else ""
+        """``sm120`` for 12.x, ``sm100`` only for major 10, ``sm90``; before 9, where minors differ, ``sm80``, ``sm89``.
+
+        Empty where the driver does not tell the compute capability.
+        """
+        major, _, minor = self.compute_capability.partition(".")
+        if not (major.isdigit() and minor.isdigit()):
+            return ""
+        return f"sm{major}0" if int(major) >= 9 else f"sm{major}{minor}"
+
+    @property
+    def title(self) -> str:
+        """``GPU 3 (GPU-…, 00000000:0A:00.0)`` for a message."""
+        number = f"GPU {self.index}" if self.index >= 0 else "A GPU that the driver counts no more"
+        known = ", ".join(filter(None, (self.uuid, self.bus_id)))
+        return f"{number} ({known})" if known else number
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class Reading:
     """All GPUs of a host at one moment, or why there is nothing to read."""
 
     source: str
-    """``nvml`` or ``nvidia-smi``."""
+    """``nvml`` or ``nvidia-smi``; empty where neither answered."""
     gpus: tuple[Gpu, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
@@ -66,6 +86,8 @@ class Reading:
     """``hung``, ``mismatch``, ``not_loaded``, ``absent`` (no driver's library here) or the driver's own words."""
     problems: tuple[str, ...] = ()
     """What is worth knowing and stops nothing, such as that nvidia-ml-py is not there."""
+    topology: tuple[tuple[str, ...], ...] = ()
+    """How each GPU reaches each: X, NV<links>, PIX, PXB, PHB, NODE, SYS. Only where it was asked for."""
 
 
 def to_json(reading: Reading) -> dict[str, Any]:
@@ -81,4 +103,93 @@ def from_json(data: Mapping[str, Any]) -> Reading:
         gpus.append(
             Gpu(**{**found, "processes": None if listed is None else tuple(GpuProcess(*one) for one in listed)})
         )
-    return Reading(**{**data, "gpus": tuple(gpus), "problems": tuple(data["problems"])})
+    topology = tuple(tuple(row) for row in data["topology"])
+    return Reading(**{**data, "gpus": tuple(gpus), "problems": tuple(data["problems"]), "topology": topology})
+
+
+def normal_bus_id(text: str) -> str:
+    """A PCI address as NVML writes it, whoever wrote it: ``0000:0a:00.0`` is ``00000000:0A:00.0``; "" for others."""
+    match = BUS_ID.match(text.strip())
+    return f"{match[1][-8:]:0>8}:{match[2]}".upper() if match else ""
+
+
+def parse_information(bus_id: str, text: str) -> Gpu | None:
+    """A GPU as /proc/driver/nvidia/gpus/<bus id>/information knows it, taken for lost until the driver tells of it.
+
+    None for one that the administrator excluded. One that was never opened since the boot has no UUID there yet.
+    """
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    if fields.get("GPU Excluded") == "Yes":
+        return None
+    uuid, minor = fields.get("GPU UUID", ""), fields.get("Device Minor", "")
+    return Gpu(
+        index=-1,
+        uuid="" if "?" in uuid else uuid,
+        name=fields.get("Model", ""),
+        bus_id=normal_bus_id(bus_id),
+        minor=int(minor) if re.fullmatch(r"[0-9]{1,9}", minor) else None,
+        processes=None,
+        error="lost",
+    )
+
+
+def complete(reading: Reading, known: Sequence[Gpu]) -> Reading:
+    """A reading with the GPUs that the kernel's driver knows (:func:`parse_information`) and the reading lacks.
+
+    A GPU that fell off the bus is told of as lost then, so that seven of eight do not look like seven of seven. What
+    has a number and no identity, since the driver gives no handle of it, is named by what is missing, in bus order.
+    A reading that failed says nothing of the GPUs that it lacks.
+    """
+    by_bus = {gpu.bus_id: gpu for gpu in known if gpu.bus_id}
+    told = {name for gpu in reading.gpus for name in (gpu.bus_id, gpu.uuid) if name}
+    missing = [gpu for gpu in known if not reading.failure and gpu.bus_id not in told and gpu.uuid not in told]
+    found = []
+    for gpu in reading.gpus:
+        kernel = None
+        if not gpu.uuid:
+            kernel = by_bus.get(gpu.bus_id) if gpu.bus_id else missing.pop(0) if missing else None
+        found.append(replace(kernel, index=gpu.index, error=gpu.error) if kernel else gpu)
+    gpus = (*found, *missing)
+    return replace(reading, gpus=gpus, failure=reading.failure if gpus or reading.failure else NO_DEVICES)
+
+
+def as_result(gpu: Gpu) -> dict[str, Any]:
+    """A GPU as the module gpu_info returns it."""
+    data = asdict(gpu)
+    generation, width = data.pop("pcie_generation"), data.pop("pcie_width")
+    listed = None if gpu.processes is None else [one._asdict() for one in gpu.processes]
+    pcie = {"generation": generation, "width": width}
+    return {**data, "family": gpu.family, "processes": listed, "pcie": pcie}
+
+
+def explain_failure(failure: str, timeout_s: float) -> str:
+    """Why no GPU could be read, and what to do about it, for the person at the terminal."""
+    known = {
+        "hung": f"The NVIDIA driver did not answer within {timeout_s:g} s. If its GPUs were idle until now and "
+        "persistence mode is off, the driver starts each of them anew, which takes seconds a GPU: turn it on "
+        "(systemctl enable --now nvidia-persistenced) or raise timeout_s. Otherwise the driver hangs, and so does "
+        "whatever asks it: look for NVRM and Xid in dmesg, then reboot the host",
+        "mismatch": "The NVIDIA driver that runs in the kernel and the driver's libraries are of different versions: "
+        "the driver was updated and not loaded again. Reboot the host, or stop all that uses a GPU and load the "
+        "kernel modules again (modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia; modprobe nvidia)",
+        "not_loaded": "The NVIDIA driver is installed and not loaded: see what modprobe nvidia says. After a new "
+        "kernel its modules may have to be built for it (dkms status)",
+        "absent": "There is neither nvidia-smi here nor libnvidia-ml.so.1 with nvidia-ml-py to ask it: install the "
+        "NVIDIA driver with its tools, or take the host out of the group of GPU hosts",
+        NO_DEVICES: "The NVIDIA driver runs and has no GPU: look for them with lspci -d 10de:, and for NVRM in dmesg",
+    }
+    return known.get(failure, f"No GPU could be read: {failure}. Look for NVRM and Xid in dmesg")
+
+
+def explain_error(gpu: Gpu) -> str:
+    """What is wrong with one GPU, and what to do about it; "" when nothing is."""
+    known = {
+        "lost": "no longer answers the driver (fell off the bus?): look for Xid 79 in dmesg, then reboot the host",
+        "reset_required": f"needs a reset: stop all that uses it, then nvidia-smi --gpu-reset -i {gpu.uuid}",
+        "not_supported": "has a driver that does not tell how much of its memory is used",
+    }
+    if gpu.error:
+        return f"{gpu.title} {known.get(gpu.error, f'cannot be read: {gpu.error}')}"
+    if gpu.recovery_action != "none":
+        return f"{gpu.title}: the driver asks for {gpu.recovery_action.replace('_', ' ')} to recover it"
+    return ""
