@@ -86,6 +86,7 @@ holders:
     gpus: {type: list, elements: str, description: "GPUs that it holds: UUIDs, or device files where no UUID is known."}
     services: {type: list, elements: str, description: Services that are to have them.}
     refusal: {type: str, description: "Why it cannot be taken over; empty when it can."}
+    leftover: {type: bool, description: "Left behind on GPUs by an engine; M(gpu_cleanup) ends it, nothing refuses it."}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -117,7 +117,7 @@ class Cleanup:
             if self.unit and self.wish.keep_current and Service(self.wish.service, self.check).serves_active():
                 return self._answer(Verdict("in_use", f"{self.unit} runs its active release: nothing was touched"))
             self._hear(nvml.look(self.wish.driver_timeout_s))
-            refused = gpu_states.before_anything(self.reading, self._measure())
+            refused = gpu_states.before_anything(self.reading, self._measure(), self.wish.driver_timeout_s)
             if refused:
                 return self._answer(refused)
             self._stop_unit()
@@ -190,7 +190,7 @@ class Cleanup:
     def _step(self) -> Verdict | None:
         """Look at what the driver says now, and do what follows; a verdict ends the cleanup."""
         state = self.state
-        refused = gpu_states.before_anything(self.reading, self._measure())
+        refused = gpu_states.before_anything(self.reading, self._measure(), self.wish.driver_timeout_s)
         if refused:
             return refused
         if not self.looked_at:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from . import holders
-from .gpus import Gpu, Reading
+from .gpus import Gpu, Reading, explain_error, explain_failure
 from .processes import Process, names
 from .slices import duration
 from .victims import Found, Held
@@ -31,7 +31,6 @@ SUCCESS = ("clean", "held", "in_use", "not_measurable")
 ADVICE = {
     "held": "run it without --check to end them",
     "wedged_no_owner": "a reset or a reboot is needed: stop monitors (dcgm, gpud), nvidia-smi --gpu-reset -i UUID",
-    "driver_hung": "all calls into the driver block, and what calls it cannot be killed any more: reboot the host",
     "unkillable": "SIGKILL was sent once, and more of them change nothing: reboot the host",
     "foreign_holder": "it was left alone: end it yourself, give the service other GPUs, or allow it (consent_foreign)",
     "respawning": "end what starts them first",
@@ -40,13 +39,6 @@ ADVICE = {
     "mig_mode": "its memory belongs to instances, of several tenants maybe: clean them by hand, or allow it (mig=true)",
 }
 """What a person must do, by state; docs/cleanup.md has a section for each."""
-
-RECOVERY = {
-    "gpu_reset": "drain what uses it, then nvidia-smi --gpu-reset -i UUID",
-    "drain_and_reset": "drain what uses it, then nvidia-smi --gpu-reset -i UUID",
-    "drain_p2p": "end what exchanges data with it, on all GPUs",
-}
-"""What the driver's recovery action means; every other one: reboot."""
 
 
 class Verdict(NamedTuple):
@@ -79,14 +71,9 @@ class Wish(NamedTuple):
     mig: bool
 
 
-def gpu_name(gpu: Gpu) -> str:
-    """``GPU 3 (GPU-81e5…)``, as nvidia-smi counts."""
-    return f"GPU {gpu.index} ({gpu.uuid})"
-
-
 def several(gpus: Sequence[Gpu]) -> str:
     """The names of GPUs in a sentence."""
-    return ", ".join(gpu_name(gpu) for gpu in gpus)
+    return ", ".join(gpu.title for gpu in gpus)
 
 
 def spared_mib(gpu: Gpu, held: Collection[Held]) -> int | None:
@@ -113,20 +100,11 @@ def cannot_be_measured(gpu: Gpu) -> bool:
     )
 
 
-def before_anything(reading: Reading, wish: Wish) -> Verdict | None:
-    """What speaks against a cleanup before anybody was signalled."""
-    if reading.failure == "hung":
-        return Verdict("driver_hung", "the driver did not answer in time")
-    if reading.failure == "mismatch":
-        why = (
-            "the driver in the kernel and its libraries are of different versions, as after an update: reboot, "
-            "or unload and load the nvidia modules"
-        )
-        return Verdict("driver_unusable", why)
-    if reading.failure == "not_loaded":
-        return Verdict("driver_unusable", "the NVIDIA driver is not loaded: modprobe nvidia; dmesg says why it is not")
+def before_anything(reading: Reading, wish: Wish, driver_timeout_s: float) -> Verdict | None:
+    """What speaks against a cleanup before anybody was signalled: the old server is left as it is then."""
     if reading.failure and reading.failure != "absent":
-        return Verdict("driver_unusable", f"the NVIDIA driver cannot be asked ({reading.failure})")
+        state = "driver_hung" if reading.failure == "hung" else "driver_unusable"
+        return Verdict(state, explain_failure(reading.failure, driver_timeout_s))
     partitioned = [gpu for gpu in reading.gpus if gpu.mig_mode and gpu.uuid in wish.scope]
     instances = [uuid for uuid in wish.named if uuid.startswith("MIG-")]
     if not wish.mig and (partitioned or instances):
@@ -137,12 +115,12 @@ def before_anything(reading: Reading, wish: Wish) -> Verdict | None:
 def lost(reading: Reading, wish: Wish) -> Verdict | None:
     """GPUs that should be there and are not."""
     known = {gpu.uuid for gpu in reading.gpus if gpu.error != "lost"}
-    gone = [gpu_name(gpu) for gpu in reading.gpus if gpu.error == "lost" and (gpu.uuid in wish.scope or not wish.named)]
+    gone = [gpu.title for gpu in reading.gpus if gpu.error == "lost" and (gpu.uuid in wish.scope or not wish.named)]
     gone += [
         f"GPU {uuid}" for uuid in wish.named if uuid not in {gpu.uuid for gpu in reading.gpus} and uuid[:4] != "MIG-"
     ]
     if gone:
-        return Verdict("gpu_lost", f"{', '.join(gone)}: the driver does not know it any more")
+        return Verdict("gpu_lost", f"the driver does not answer for {', '.join(gone)}")
     if not wish.named and reading.failure == "" and len(known) < wish.expected:
         return Verdict("gpu_lost", f"the driver knows {len(known)} GPUs of {wish.expected}")
     return None
@@ -151,16 +129,11 @@ def lost(reading: Reading, wish: Wish) -> Verdict | None:
 def broken(gpus: Sequence[Gpu]) -> Verdict | None:
     """GPUs that the driver itself calls unusable."""
     for gpu in gpus:
-        if gpu.error == "reset_required" or gpu.recovery_action not in ("none", ""):
-            action = "gpu_reset" if gpu.recovery_action in ("none", "") else gpu.recovery_action
-            todo = RECOVERY.get(action, "reboot the host")
-            return Verdict("reset_required", f"{gpu_name(gpu)}: the driver asks for {action}; {todo}")
+        if gpu.error == "reset_required" or (not gpu.error and gpu.recovery_action != "none"):
+            return Verdict("reset_required", explain_error(gpu))
         if gpu.memory_used_mib is None and not cannot_be_measured(gpu) and gpu.error != "lost":
-            why = (
-                f"{gpu_name(gpu)}, {gpu.name}, does not tell its memory ({gpu.error or 'no reason given'}), as a "
-                "discrete GPU does: reboot the host; if it stays so, have the board looked at"
-            )
-            return Verdict("driver_unusable", why)
+            why = f"{explain_error(gpu) or gpu.title}, and {gpu.name or 'a discrete GPU'} should"
+            return Verdict("driver_unusable", f"{why}: update the driver, or reboot; else have the board looked at")
     return None
 
 
@@ -207,7 +180,7 @@ def free(gpus: Sequence[Gpu]) -> Verdict:
 def without_owner(kept: Sequence[Gpu], found: Found, processes: Mapping[int, Process], quiet_s: float) -> Verdict:
     """Memory that stays though nobody is left who could be ended."""
     uuids = {gpu.uuid for gpu in kept}
-    amounts = ", ".join(f"{gpu_name(gpu)} {gpu.memory_used_mib} MiB" for gpu in kept)
+    amounts = ", ".join(f"{gpu.title} {gpu.memory_used_mib} MiB" for gpu in kept)
     untold = [held for held in found.of("protected") if any(held.memory_mib.get(uuid, 0) is None for uuid in uuids)]
     if untold and all(spared_mib(gpu, untold) is None for gpu in kept):
         told = ", ".join(f"{held.process.comm} (pid {held.process.pid})" for held in untold)

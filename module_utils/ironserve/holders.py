@@ -22,7 +22,9 @@ COMMAND_SHOWN = 160
 PROTECTED = {
     "nvidia-persistenced", "nvidia-fabricmanager", "nv-fabricmanager", "nvidia-imex", "nvidia-powerd", "nvidia-smi",
     "nv-hostengine", "dcgm-exporter", "dcgmi", "gpud", "nvtop", "nvitop", "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sddm",
+    "nvidia-cuda-mps-server", "nvidia-container-runtime", "nvidia-container-cli", "nvidia-container-toolkit",
+    "nvidia-ctk", "nvidia-cdi-hook", "nvidia-device-plugin", "node_exporter", "prometheus-node-exporter",
+    "nvidia_gpu_exporter", "telegraf", "netdata", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sddm",
 }  # fmt: skip
 
 # They run what somebody else told them to: what is in their control group is not theirs, and stopping them stops much

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from .engines import ENGINES
-from .processes import Process, Table
+from .processes import Process, Table, is_gone
 
 ENVIRONMENTS = "/opt/ironserve/engines/"
 
@@ -111,7 +111,9 @@ class Lineage:
         if top is None or not (is_rank(top, argv, self.patterns) or is_child(argv)):
             return False
         parent = self.table.processes.get(top.parent)
-        return parent is None or not _PYTHON.match(self.table.program(parent.pid) or parent.comm)
+        if parent is None or is_gone(parent, parent.start_ticks):
+            return True
+        return not _PYTHON.match(self.table.program(parent.pid) or parent.comm)
 
     def strays(self, family: Sequence[Process]) -> list[Process]:
         """Left-behind processes of the same session and user that belong to no living engine: a detokenizer, say.

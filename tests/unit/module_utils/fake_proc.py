@@ -28,7 +28,10 @@ MONITOR_FDS = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia-uv
 
 
 def fake_process(proc, pid, parent=1, session=None, comm="python3", argv=("python3",), cgroup="0::/", **more):
-    """A folder of /proc: ``fds`` are targets of links, ``maps`` is text, ``state`` and ``threads`` are of its stat."""
+    """A folder of /proc: ``fds`` are targets of links, ``maps`` is text, ``state`` and ``threads`` are of its stat.
+
+    A ``uid`` that has no name on this machine is the user of that number.
+    """
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
     state, threads = more.get("state", "S"), more.get("threads", 1)
@@ -38,7 +41,11 @@ def fake_process(proc, pid, parent=1, session=None, comm="python3", argv=("pytho
     )
     (folder / "cmdline").write_text("\0".join(argv) + "\0")
     (folder / "cgroup").write_text(f"{cgroup}\n")
-    (folder / "status").write_text(f"Name:\t{comm}\nUid:\t0\t0\t0\t0\nSigIgn:\t{more.get('sigign', '0' * 16)}\n")
+    uid = more.get("uid", 0)
+    uids = "\t".join([str(uid)] * 4)
+    (folder / "status").write_text(f"Name:\t{comm}\nUid:\t{uids}\nSigIgn:\t{more.get('sigign', '0' * 16)}\n")
+    if "exe" in more:
+        (folder / "exe").symlink_to(more["exe"])
     (folder / "maps").write_text(more.get("maps", ""))
     place = folder
     if more.get("thread"):
