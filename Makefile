@@ -61,8 +61,8 @@ lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict, no end
 unit: setup
 	$(PYTEST) tests/unit --numprocesses 2 --dist loadfile
 
-engines: setup  ## tests of the stand-in engine against the logs of the real ones
-	$(PYTEST) tests/engines --numprocesses 2
+engines: setup packages  ## tests of the stand-ins: the engine against the logs of the real ones, GPUs
+	$(PYTEST) tests/engines tests/gpu --numprocesses 2
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 2 --dist loadfile

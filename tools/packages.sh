@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the system packages that test hosts need, where they are missing, and says so. Debian and Ubuntu.
+# Installs the system packages that test hosts and stand-ins need, where they are missing, and says so. Debian and Ubuntu.
 set -euo pipefail
 
 missing=()
@@ -10,6 +10,8 @@ need ip iproute2
 need nsenter util-linux
 need ssh openssh-client
 need ssh-keygen openssh-client
+need gcc gcc
+need /usr/include/stdio.h libc6-dev
 need /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 [ ${#missing[@]} -gt 0 ] || exit 0
 
