@@ -1,0 +1,354 @@
+"""GPUs freed on hosts where real processes hold them; only the GPUs and the driver are stood in (tests/gpu)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "gpu")]
+import gpu_hosts
+from deploys import Fleet, lines_with, standin_hosts
+
+MIB = 76000
+SCHEDULER = "sglang::scheduler"
+
+
+@pytest.fixture(scope="module")
+def hosts(make_lab):
+    """h1 with ten GPUs and nvidia-ml-py, h2 with two GPUs and nvidia-smi alone."""
+    lab = standin_hosts(make_lab("-cleanup"), 2)
+    gpu_hosts.install(lab, "h1", gpus=10)
+    gpu_hosts.install(lab, "h2", gpus=2, pynvml=False)
+    return lab
+
+
+@pytest.fixture
+def fleet(hosts, tmp_path):
+    """The hosts, nobody at their GPUs before and after."""
+    fleet = Fleet(hosts, tmp_path)
+    fleet.started = []
+    yield fleet
+    for host, pid in fleet.started:
+        fleet.shell(host, f"kill -KILL {pid} 2>/dev/null || true")
+    for host in ("h1", "h2"):
+        gpu_hosts.set_faults(hosts, host)
+
+
+def hold(fleet: Fleet, *words: object, host: str = "h1", program: str = "hold_gpu") -> dict[str, int]:
+    """Start a holder as somebody does by hand; pids by title, once all of them hold."""
+    said = f"/run/standin-gpu/said.{len(fleet.started)}"
+    arguments = " ".join(f"'{word}'" for word in words)
+    output = fleet.shell(
+        host,
+        f"rm -f {said}; setsid nohup {program} {arguments} > {said} 2>&1 < /dev/null & pid=$!; "
+        f'for i in $(seq 200); do grep -qs "^ready $pid " {said} && exec cat {said}; sleep 0.05; done; cat {said}; exit 1',
+    )
+    pids = gpu_hosts.processes(output)
+    fleet.started += [(host, pid) for pid in pids.values()]
+    return pids
+
+
+def leftovers(fleet: Fleet, gpus: str = "0,1,2,3,4,5,6,7", *words: object, host: str = "h1") -> dict[str, int]:
+    """Ranks, and a helper without a GPU, whose leader was killed."""
+    pids = hold(fleet, gpus, MIB, "--tree", "--title", SCHEDULER, "--leader", "python3 -m sglang.launch_server",
+                "--helper", "sglang::detokenizer", *words, host=host)  # fmt: skip
+    leader = pids.pop("python3 -m sglang.launch_server")
+    fleet.shell(host, f"kill -KILL {leader}; while kill -0 {leader} 2>/dev/null; do sleep 0.02; done")
+    return pids
+
+
+def alive(fleet: Fleet, pids, host: str = "h1") -> set[int]:
+    """Those of the pids that run; a zombie does not, unless threads of it do."""
+    numbers = " ".join(map(str, pids))
+    script = f"for p in {numbers}; do awk '$3 != \"Z\" || $20 > 1 {{print $1}}' /proc/$p/stat 2>/dev/null; done"
+    return {int(word) for word in fleet.shell(host, f"{script}; true").split()}
+
+
+def cleanup(fleet: Fleet, host: str = "h1", check: bool = True, **arguments) -> dict:
+    """What the module answers; it has to fail where ``check`` is false."""
+    answer = fleet.module(host, "gpu_cleanup", {"grace_s": 5, **arguments}, check=check)
+    assert bool(answer.get("failed")) is not check, answer
+    return answer
+
+
+def used(fleet: Fleet, host: str = "h1") -> list[int]:
+    """MiB of each GPU by nvidia-smi."""
+    words = "--query-gpu=memory.used --format=csv,noheader,nounits"
+    return [int(word) for word in fleet.shell(host, f"nvidia-smi {words}").split()]
+
+
+def test_a_leftover_tree_goes_and_who_is_there_by_right_stays(fleet):
+    fleet.shell("h1", "cp /usr/bin/hold_gpu /usr/bin/dcgm-exporter; cp /usr/bin/hold_gpu /usr/bin/train")
+    monitor = hold(fleet, 0, 30, program="dcgm-exporter")
+    job = hold(fleet, "8,9", MIB, program="train")
+    ranks = leftovers(fleet)
+    assert used(fleet) == [MIB + 30] + [MIB] * 9
+    looked = fleet.module("h1", "gpu_info", {})
+    assert [gpu["memory_used_mib"] for gpu in looked["gpus"]] == used(fleet)
+    answer = cleanup(fleet, gpus=[gpu_hosts.uuid(number) for number in range(8)])
+    assert answer["state"] == "clean"
+    assert {one["pid"] for one in answer["victims"]} == set(ranks.values())
+    assert answer["freed_mib"] == 8 * MIB
+    assert answer["source"] == "nvml"
+    assert alive(fleet, ranks.values()) == set()
+    assert alive(fleet, [*monitor.values(), *job.values()]) == {*monitor.values(), *job.values()}
+    assert {one["pid"] for one in answer["protected"]} >= set(monitor.values())
+    assert [one["class"] for one in answer["reported"]] == ["out_of_scope"]
+    assert used(fleet) == [30] + [0] * 7 + [MIB] * 2
+    again = cleanup(fleet, gpus=[gpu_hosts.uuid(number) for number in range(8)])
+    assert (again["state"], again["changed"], again["actions"]) == ("clean", False, [])
+
+
+def test_check_mode_lists_and_ends_nothing(fleet):
+    ranks = leftovers(fleet, "0,1")
+    (fleet.folder / "check.yml").write_text(
+        "- hosts: h1\n  gather_facts: false\n  tasks: [{gpu_cleanup: {}, check_mode: true, register: a},"
+        " {debug: {var: a}}]\n"
+    )
+    output = fleet.play(playbook=str(fleet.folder / "check.yml")).stdout
+    assert '"state": "held"' in output
+    assert lines_with(output, ["[h1] cleanup: would end pid", "sglang::schedul"])
+    assert alive(fleet, ranks.values()) == set(ranks.values())
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_once_after_the_grace(fleet):
+    ranks = leftovers(fleet, "0,1", "--ignore-term")
+    answer = cleanup(fleet, grace_s=1)
+    assert answer["state"] == "clean"
+    assert [line for line in answer["actions"] if line.startswith("kill ")] == ["kill 3 that did not end within 1s"]
+    assert alive(fleet, ranks.values()) == set()
+
+
+def test_a_zombie_with_a_living_thread_holds_and_goes(fleet):
+    pids = hold(fleet, 0, MIB, "--title", "VLLM::Worker_TP0", "--leave-thread")
+    (pid,) = pids.values()
+    assert fleet.shell("h1", f"awk '{{print $3}}' /proc/{pid}/stat; ls /proc/{pid}/fd | wc -l").split() == ["Z", "0"]
+    answer = cleanup(fleet)
+    assert answer["state"] == "clean"
+    assert [one["pid"] for one in answer["victims"]] == [pid]
+    assert alive(fleet, [pid]) == set()
+
+
+def test_a_leader_that_starts_its_ranks_again_goes_with_them(fleet):
+    pids = hold(fleet, "0,1", MIB, "--tree", "--title", SCHEDULER, "--leader", "sglang::launcher",
+                "--respawn", 50, "--ignore-term")  # fmt: skip
+    answer = cleanup(fleet, grace_s=1)
+    assert answer["state"] == "clean"
+    assert alive(fleet, pids.values()) == set()
+    assert used(fleet)[:2] == [0, 0]
+
+
+def test_what_is_started_again_from_outside_is_fought_three_times_and_named(fleet):
+    loop = "for i in $(seq 8); do hold_gpu 0 1000 --title VLLM::EngineCore; done"
+    fleet.shell("h1", f"cat > /root/loop.sh <<'E'\n{loop}\nE\n")
+    output = fleet.shell("h1", "setsid nohup sh /root/loop.sh > /run/standin-gpu/loop 2>&1 < /dev/null & echo $!; "
+                         "for i in $(seq 100); do grep -qs ready /run/standin-gpu/loop && exit; sleep 0.05; done; exit 1")  # fmt: skip
+    fleet.started.append(("h1", int(output)))
+    answer = cleanup(fleet, check=False)
+    assert answer["state"] == "respawning"
+    assert f"sh (pid {output})" in answer["msg"]
+    assert alive(fleet, [int(output)]) == {int(output)}
+    fleet.shell("h1", f"kill -KILL {output}")
+    cleanup(fleet)
+
+
+def test_a_pid_that_passed_to_another_process_is_not_signalled(fleet):
+    (bystander,) = hold(fleet, 0, MIB, program="train").values()
+    boot = fleet.shell("h1", "cat /proc/sys/kernel/random/boot_id")
+    cursor = {"boot": boot, "began": 1.0, "stage": "cleaning", "targets": [[bystander, 4711]], "told_at": 1.0}
+    answer = cleanup(fleet, check=False, cursor=cursor, grace_s=0)
+    assert answer["state"] == "foreign_holder"
+    assert alive(fleet, [bystander]) == {bystander}
+
+
+def test_a_foreign_job_is_named_and_ends_only_with_consent(fleet):
+    (job,) = hold(fleet, 0, MIB, program="train").values()
+    ranks = leftovers(fleet, "1")
+    answer = cleanup(fleet, check=False)
+    assert answer["state"] == "foreign_holder"
+    assert f"pid {job} (of user root)" in answer["msg"]
+    assert alive(fleet, [job, *ranks.values()]) == {job}  # what was left behind is gone all the same
+    agreed = cleanup(fleet, consent_foreign=True)
+    assert agreed["state"] == "clean"
+    assert alive(fleet, [job]) == set()
+
+
+@pytest.mark.parametrize(
+    ("faults", "arguments", "state", "says"),
+    [
+        (["0 stuck 624", "0 utilization 100"], {}, "wedged_no_owner", "a reset or a reboot is needed"),
+        (["0 stuck 624"], {}, "wedged_no_owner", "624 MiB without any process"),
+        (["0 hang"], {"driver_timeout_s": 2}, "driver_hung", "reboot"),
+        (["init_hang"], {"driver_timeout_s": 2}, "driver_hung", "reboot"),
+        (["mismatch"], {}, "driver_unusable", "different versions"),
+        (["not_loaded"], {}, "driver_unusable", "not loaded"),
+        (["3 lost"], {}, "gpu_lost", "GPU 3"),
+        (["9 absent"], {"gpu_count": 10}, "gpu_lost", "does not answer for"),
+        (["1 reset_required"], {}, "reset_required", "needs a reset"),
+        (["1 recovery 1"], {}, "reset_required", "asks for gpu reset"),
+        (["2 mig"], {}, "mig_mode", "GPU 2"),
+        (["0 memory_not_supported"], {}, "driver_unusable", "RTX PRO 6000"),
+        (["0 ghost 99999 500"], {}, "foreign_holder", "pid 99999, which /proc does not show"),
+    ],
+)  # fmt: skip
+def test_case_5_17_18_what_no_signal_can_mend_is_told(fleet, faults, arguments, state, says):
+    gpu_hosts.set_faults(fleet.lab, "h1", *faults)
+    answer = cleanup(fleet, check=False, **arguments)
+    assert (answer["state"], answer["victims"], answer["actions"]) == (state, [], [])
+    assert says in answer["msg"]
+    assert answer["elapsed_s"] < 10
+
+
+@pytest.mark.parametrize("fault", ["0 hang", "mismatch", "2 mig"])
+def test_nobody_is_signalled_where_the_outcome_could_not_be_measured(fleet, fault):
+    ranks = leftovers(fleet, "1,2")
+    gpu_hosts.set_faults(fleet.lab, "h1", fault)
+    cleanup(fleet, check=False, driver_timeout_s=2)
+    assert alive(fleet, ranks.values()) == set(ranks.values())
+
+
+@pytest.mark.parametrize(
+    ("faults", "state"),
+    [
+        (["0 memory_not_supported", "0 name NVIDIA GB10"], "not_measurable"),
+        (["0 process_memory_none", "1 process_memory_none"], "clean"),
+        (["0 utilization 100"], "clean"),
+        (["0 no_process_v3", "1 no_process_v3"], "clean"),
+    ],
+)
+def test_case_17_what_a_driver_does_not_tell_stops_no_cleanup(fleet, faults, state):
+    ranks = leftovers(fleet, "0,1")
+    gpu_hosts.set_faults(fleet.lab, "h1", *faults)
+    answer = cleanup(fleet)
+    assert answer["state"] == state
+    assert alive(fleet, ranks.values()) == set()
+    if "no_process_v3" in faults[0]:
+        assert answer["source"] == "nvidia-smi"
+
+
+def test_seven_of_eight_are_cleaned_and_the_lost_one_is_told(fleet):
+    ranks = leftovers(fleet, "0,1")
+    gpu_hosts.set_faults(fleet.lab, "h1", "9 lost")
+    answer = cleanup(fleet, check=False)
+    assert answer["state"] == "gpu_lost"
+    assert alive(fleet, ranks.values()) == set()
+
+
+def test_without_nvidia_ml_py_nvidia_smi_is_asked_and_that_is_said(fleet):
+    ranks = leftovers(fleet, "0,1", host="h2")
+    answer = cleanup(fleet, host="h2")
+    assert (answer["state"], answer["source"]) == ("clean", "nvidia-smi")
+    assert "nvidia-ml-py is not there" in " ".join(answer["problems"])
+    assert alive(fleet, ranks.values(), host="h2") == set()
+    gpu_hosts.set_faults(fleet.lab, "h2", "0 hang")
+    hung = cleanup(fleet, host="h2", check=False, driver_timeout_s=2)
+    assert hung["state"] == "driver_hung"
+    assert fleet.shell("h2", "grep -l nvidia-smi /proc/[0-9]*/cmdline 2>/dev/null | grep -cv self || true") == "0"
+
+
+def test_case_48_an_engines_name_among_its_own_arguments_is_no_reason(fleet):
+    words = ["sglang.launch_server*", "vllm serve*", "*python*", "sh"]
+    (bystander,) = hold(fleet, 0, MIB, "--title", "python3 -m sglang.launch_server_helper").values()
+    answer = cleanup(fleet, patterns=words)
+    assert answer["state"] == "clean"
+    assert [one["pid"] for one in answer["victims"]] == [bystander]  # asked for by its title
+
+
+def test_case_20_what_crashed_engines_left_in_shared_memory(fleet):
+    fleet.shell("h1", "id ironserve 2>/dev/null || useradd --system ironserve")
+    keep = ["nccl-live01", "pulse-shm-1", "PostgreSQL.123"]
+    gone = ["nccl-abc123", "psm_1a2b", "sem.loky-9", "torch_777_1"]
+    names = " ".join([*keep, *gone])
+    fleet.shell("h1", f"cd /dev/shm; for f in {names}; do head -c 100000 /dev/zero > $f; chown ironserve $f; done; "
+                      f"touch -d '1 hour ago' {names}")  # fmt: skip
+    mapping = "import mmap,os,time; f=os.open('/dev/shm/nccl-live01',os.O_RDWR); m=mmap.mmap(f,4096); os.close(f); " \
+              "print('mapped',flush=True); time.sleep(600)"  # fmt: skip
+    pid = fleet.shell("h1", f'setsid python3 -c "{mapping}" > /run/mapped 2>&1 < /dev/null & echo $!; '
+                            "for i in $(seq 100); do grep -qs mapped /run/mapped && exit; sleep 0.05; done; exit 1")  # fmt: skip
+    fleet.started.append(("h1", int(pid)))
+    fleet.shell("h1", "for i in $(seq 100); do python3 -c \"import os,time,sys; sys.exit(time.time() - "
+                      "os.stat('/dev/shm/psm_1a2b').st_ctime < 6)\" && exit; sleep 0.2; done; exit 1")  # fmt: skip
+    answer = cleanup(fleet)
+    assert sorted(one["name"] for one in answer["shm_removed"]) == sorted(gone)
+    assert sum(one["bytes"] for one in answer["shm_removed"]) >= 4 * 100000
+    assert sorted(fleet.shell("h1", "ls /dev/shm").split()) == sorted(keep)
+    fleet.shell("h1", f"cd /dev/shm; rm {' '.join(keep)}")
+
+
+SITE = {
+    "ironserve_hardware": {"gpu_count": 10, "gpu_family": "sm120"},
+    "ironserve_gpus": [gpu_hosts.uuid(number) for number in range(8)],
+}
+
+
+def test_a_deploy_onto_leftovers_ends_ready_with_only_them_gone(fleet):
+    fleet.model("h1")
+    fleet.shell("h1", "cp -u /usr/bin/hold_gpu /usr/bin/dcgm-exporter; cp -u /usr/bin/hold_gpu /usr/bin/train")
+    stay = {*hold(fleet, 0, 30, program="dcgm-exporter").values(), *hold(fleet, "8,9", MIB, program="train").values()}
+    ranks = leftovers(fleet)
+    checked = fleet.play("-l", "h1", "--check", **SITE).stdout
+    assert lines_with(checked, ["[h1] cleanup: would end pid"])
+    assert alive(fleet, ranks.values()) == set(ranks.values())
+    output = fleet.play("-l", "h1", **SITE).stdout
+    assert lines_with(output, ["h1", "main", "ready"])
+    assert lines_with(output, [f"[h1] cleanup: {8 * MIB} MiB of GPU memory free"])
+    assert alive(fleet, [*ranks.values(), *stay]) == stay
+    pid = fleet.main_pid("h1")
+    # A changed release: the old server is stopped by the clean step, by systemd and within its own limit.
+    fleet.profile("other", flags={"max-num-seqs": 3})
+    output = fleet.play("-l", "h1", "-e", "profile=other", **SITE).stdout
+    assert lines_with(output, ["[h1] cleanup: stop ironserve-main.service"])
+    assert fleet.main_pid("h1") not in (0, pid)
+    assert alive(fleet, stay) == stay
+    # Somebody runs an engine by hand on these GPUs: that is no leftover, and nobody is touched.
+    fleet.shell("h1", "mkdir -p /srv/bin && cat > /srv/bin/vllm", check=True) if False else None
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
+
+
+def test_a_deploy_onto_a_wedged_gpu_fails_with_what_to_do(fleet):
+    fleet.model("h1")
+    gpu_hosts.set_faults(fleet.lab, "h1", "2 stuck 624")
+    result = fleet.play("-l", "h1", check=False, **SITE)
+    assert result.returncode == 2
+    output = " ".join(result.stdout.split())
+    assert "624 MiB without any process" in output
+    assert "docs/cleanup.md#wedged_no_owner" in output
+    assert fleet.main_pid("h1") == 0
+
+
+def test_a_deploy_with_a_hung_driver_leaves_the_old_server_alone(fleet):
+    fleet.model("h1")
+    fleet.play("-l", "h1", **SITE)
+    pid = fleet.main_pid("h1")
+    gpu_hosts.set_faults(fleet.lab, "h1", "0 hang")
+    fleet.profile("next", flags={"max-num-seqs": 5})
+    result = fleet.play("-l", "h1", "-e", "profile=next", check=False, **SITE)
+    assert result.returncode == 2
+    assert "driver_hung" in result.stdout
+    assert fleet.main_pid("h1") == pid
+    gpu_hosts.set_faults(fleet.lab, "h1")
+    assert lines_with(fleet.play("-l", "h1", "-e", "profile=next", **SITE).stdout, ["h1", "main", "next", "ready"])
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
+
+
+def test_the_playbook_lists_asks_and_cleans(fleet):
+    ranks = leftovers(fleet, "0,1")
+    site = {"playbook": "playbooks/cleanup.yml", "ironserve_hardware": {"gpu_count": 0, "gpu_family": "none"}}
+    checked = fleet.play("--check", **site).stdout
+    assert lines_with(checked, ["h1", "victim", str(ranks[f"{SCHEDULER}_TP0"]), f"{MIB}", "left behind"])
+    assert lines_with(checked, ["victims on 1 of 2 hosts"])
+    asked = fleet.play(**site).stdout  # nobody is there to answer, and silence is no
+    assert alive(fleet, ranks.values()) == set(ranks.values()), asked
+    done = fleet.play("-e", "yes=true", **site).stdout
+    assert lines_with(done, ["h1", "clean", str(2 * MIB)])
+    assert alive(fleet, ranks.values()) == set()
+    rows = {row["host"]: row for row in json.loads(fleet.report("cleanup").read_text())}
+    assert rows["h1"]["freed_mib"] == 2 * MIB
+    assert rows["h2"]["state"] == "clean"
+    gpu_hosts.set_faults(fleet.lab, "h2", "0 stuck 700")
+    failed = fleet.play("-e", "yes=true", check=False, **site)
+    assert failed.returncode == 2
+    assert lines_with(failed.stdout, ["h2", "wedged_no_owner"])
