@@ -57,14 +57,14 @@ class Held:
     memory_mib: Mapping[str, int | None]
     """By UUID; None where the driver does not tell."""
     seen: tuple[str, ...]
-    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``."""
+    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``; nothing where it only goes with others."""
     kind: str = ""
     why: str = ""
 
     @property
     def uses(self) -> bool:
         """Whether it has a context, or is about to. Whatever asks NVML only has the devices open."""
-        return self.seen != ("open",)
+        return "driver" in self.seen or "mapped" in self.seen
 
 
 @dataclass
@@ -213,6 +213,12 @@ def find(table: Table, reading: Reading, scope: Scope, pid: int) -> Found:
         and not is_ansible(table.details(member.pid).argv)
         and not is_gone(member, member.start_ticks)
     ]
+    known = {held.process.pid for held in found.held}
+    for member in found.targets:
+        if member.pid not in known:
+            details = table.details(member.pid)
+            owner = holders.owner_of(details.cgroup)
+            found.held.append(Held(member, details, owner, {}, (), "victim", "goes with its engine"))
     return found
 
 

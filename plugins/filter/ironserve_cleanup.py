@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
+from ansible.module_utils.ironserve.gpu_states import SUCCESS
 from ansible.module_utils.ironserve.slices import duration
 
 LISTS = ("victims", "protected", "reported")
@@ -73,10 +74,12 @@ def results(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str,
     for host in hosts:
         seen, done = hostvars[host].get("cleanup_seen") or {}, hostvars[host].get("cleanup_done") or {}
         last = done if "state" in done or done.get("unreachable") else seen
+        state = last.get("state", "unreachable" if last.get("unreachable") else "unknown")
         found.append(
             {
                 "host": host,
-                "state": last.get("state", "unreachable" if last.get("unreachable") else "unknown"),
+                "state": state,
+                "failed": state not in SUCCESS,
                 "freed_mib": last.get("freed_mib", 0),
                 "seconds": last.get("elapsed_s"),
                 "note": _note(last),

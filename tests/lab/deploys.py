@@ -84,7 +84,8 @@ class Fleet:
     def module(self, host: str, name: str, arguments: dict[str, Any], check: bool = True) -> dict[str, Any]:
         """What a module answers on the host; ``said`` is all that was printed."""
         environment = {**self.environment(), "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal"}
-        argv = [str(BIN / "ansible"), "-i", str(self.lab.inventory), host, "-m", name, "-a", json.dumps(arguments)]
+        argv = [str(BIN / "ansible"), "-i", str(self.lab.inventory), host, "-m", name]
+        argv += ["-a", json.dumps(arguments)] if arguments else []
         result = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         self.said = result.stdout
         if check and result.returncode:
