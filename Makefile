@@ -77,8 +77,9 @@ other: setup packages .venv-other/.complete  ## unit tests and the deploy scenar
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 
-bench: setup packages  ## measure the overhead of a deploy; JSON in .ironserve/bench.json
+bench: setup packages  ## measure what a deploy and a cleanup cost; JSON in .ironserve/bench*.json
 	.venv/bin/python tests/benchmarks/deploy.py
+	.venv/bin/python tests/benchmarks/cleanup.py
 
 LOCK ?= vllm-0.32.0-cpu
 wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu (a name or a path)

@@ -89,7 +89,7 @@ def is_free(gpu: Gpu, found: Found, threshold_mib: int) -> bool:
         return False
     if gpu.memory_used_mib is None:
         return True  # not measurable: judged by processes
-    spared = spared_mib(gpu, found.of("protected", "foreign", "self", "out_of_scope"))
+    spared = spared_mib(gpu, found.of("protected"))
     return gpu.memory_used_mib - (spared or 0) <= threshold_mib
 
 
@@ -150,7 +150,8 @@ def judge(
         quiet_s: seconds since memory fell last, or since the last victim went.
     """
     gpus = [gpu for gpu in reading.gpus if gpu.uuid in wish.scope]
-    foreign = [held for held in found.of("foreign") if held.uses and wish.scope & set(held.memory_mib)]
+    others = found.of("foreign", "self", "out_of_scope")
+    foreign = [held for held in others if held.uses and wish.scope & set(held.memory_mib)]
     if foreign:
         told = "; ".join(
             f'pid {held.process.pid} ({held.why}): "{holders.shown(held.details.argv)}"' for held in foreign[:4]

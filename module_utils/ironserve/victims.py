@@ -154,7 +154,7 @@ def classify(held: Held, scope: Scope, lineage: Lineage, carrying: Collection[in
     """The word for a holder, and why so."""
     process, details, owner = held.process, held.details, held.owner
     if process.pid in carrying or is_ansible(details.argv):
-        return "self", "this run goes through it, or it is Ansible's"
+        return "self", "this run goes through it or shares its session, or it is Ansible's"
     names = {process.comm, lineage.table.program(process.pid)}
     for name in sorted(scope.protected):
         if name in names or name[:15] == process.comm:  # the kernel keeps 15 letters of a name

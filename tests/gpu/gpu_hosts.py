@@ -135,9 +135,9 @@ def hold(lab: Any, host: str, unit: str, *arguments: object) -> dict[str, int]:
 
 
 def start(environment: dict[str, str], *arguments: object) -> tuple[subprocess.Popen[str], dict[str, int]]:
-    """As `hold`, on this machine; the test ends all of the processes."""
+    """As `hold`, on this machine, in a session of their own; the test ends all of the processes."""
     command = [str(build() / "hold_gpu"), *map(str, arguments)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout
     said = ""
     while f"ready {process.pid} " not in said:

@@ -92,6 +92,13 @@ def test_a_foreign_context_is_told_at_once_and_one_that_only_watches_is_not():
     assert judge(gpu(used=0), found=elsewhere, quiet_s=0).state == "clean"
 
 
+@pytest.mark.parametrize("kind", ["self", "out_of_scope"])
+def test_a_gpu_is_not_clean_while_somebody_who_is_spared_holds_it(kind):
+    """An engine in the terminal from which this runs, or another service that runs on GPUs that were named."""
+    found = Found([held(kind, {"GPU-0": 70000})])
+    assert judge(gpu(used=70000), found=found, quiet_s=0).state == "foreign_holder"
+
+
 def test_case_21_a_zombie_is_the_affair_of_its_parent():
     found = Found(zombies={31794: ("GPU-0",)})
     table = {31794: process(31794, state="Z", parent=31000), 31000: process(31000, "run.sh")}
