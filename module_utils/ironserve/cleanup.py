@@ -116,11 +116,14 @@ class Cleanup:
             self.state = State(boot=host.boot_id(), began=now_s())
             if self.unit and self.wish.keep_current and Service(self.wish.service, self.check).serves_active():
                 return self._answer(Verdict("in_use", f"{self.unit} runs its active release: nothing was touched"))
-            self._hear(nvml.look(self.wish.driver_timeout_s))
-            refused = gpu_states.before_anything(self.reading, self._measure(), self.wish.driver_timeout_s)
-            if refused:
-                return self._answer(refused)
-            self._stop_unit()
+            with nvml.Watch() as watch:
+                self._hear(watch.latest(self.wish.driver_timeout_s))
+                refused = self._refusal()
+                if refused:  # before anything was touched
+                    return self._answer(refused)
+                self._stop_unit()
+                if self.state.stage == "cleaning":
+                    return self._clean(watch, ends)
         while self.state.stage == "stopping":
             if self._unit_is_off():
                 self._end_cgroup()
@@ -130,6 +133,7 @@ class Cleanup:
             else:
                 time.sleep(POLL_S)
         with nvml.Watch() as watch:
+            self._hear(watch.latest(self.wish.driver_timeout_s))
             return self._clean(watch, ends)
 
     def _stop_unit(self) -> None:
@@ -170,12 +174,12 @@ class Cleanup:
 
     def _clean(self, watch: nvml.Watch, ends: float) -> dict[str, Any]:
         while True:
-            self._hear(watch.latest(self.wish.driver_timeout_s))
-            verdict = self._step()
+            verdict = self._refusal() or self._step()
             if verdict:
                 return self._answer(verdict)
             if time.monotonic() >= ends:
                 return self._waiting(*self._progress())
+            self._hear(watch.latest(self.wish.driver_timeout_s))
 
     def _hear(self, reading: Reading | None) -> None:
         """Take what the driver said. Where it cannot be asked, the GPUs are those that its folder in /proc tells of."""
@@ -187,12 +191,12 @@ class Cleanup:
         if not self.scope:
             self.scope = self.named or frozenset(gpu.uuid for gpu in self.reading.gpus)
 
+    def _refusal(self) -> Verdict | None:
+        return gpu_states.before_anything(self.reading, self._measure(), self.wish.driver_timeout_s)
+
     def _step(self) -> Verdict | None:
         """Look at what the driver says now, and do what follows; a verdict ends the cleanup."""
         state = self.state
-        refused = gpu_states.before_anything(self.reading, self._measure(), self.wish.driver_timeout_s)
-        if refused:
-            return refused
         if not self.looked_at:
             self._look()
         self._note_memory()

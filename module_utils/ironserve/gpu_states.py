@@ -114,6 +114,8 @@ def before_anything(reading: Reading, wish: Wish, driver_timeout_s: float) -> Ve
 
 def lost(reading: Reading, wish: Wish) -> Verdict | None:
     """GPUs that should be there and are not."""
+    if reading.failure == "absent":  # then nobody can tell
+        return None
     known = {gpu.uuid for gpu in reading.gpus if gpu.error != "lost"}
     gone = [gpu.title for gpu in reading.gpus if gpu.error == "lost" and (gpu.uuid in wish.scope or not wish.named)]
     gone += [
@@ -121,7 +123,7 @@ def lost(reading: Reading, wish: Wish) -> Verdict | None:
     ]
     if gone:
         return Verdict("gpu_lost", f"the driver does not answer for {', '.join(gone)}")
-    if not wish.named and reading.failure == "" and len(known) < wish.expected:
+    if not wish.named and len(known) < wish.expected:
         return Verdict("gpu_lost", f"the driver knows {len(known)} GPUs of {wish.expected}")
     return None
 
@@ -165,12 +167,14 @@ def judge(
             return None
     gone = lost(reading, wish) or broken(gpus)
     if gone or not kept:
-        return gone or free(gpus)
+        return gone or free(reading, gpus)
     return without_owner(kept, found, processes, quiet_s)
 
 
-def free(gpus: Sequence[Gpu]) -> Verdict:
+def free(reading: Reading, gpus: Sequence[Gpu]) -> Verdict:
     """Clean, or as clean as can be told."""
+    if reading.failure == "absent":
+        return Verdict("not_measurable", "there is no NVIDIA driver here to ask; no process of an engine holds a GPU")
     unknown = [gpu for gpu in gpus if cannot_be_measured(gpu)]
     if unknown:
         why = f"{several(unknown)}: the driver tells no memory; no process of an engine is there"

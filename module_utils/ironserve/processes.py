@@ -14,6 +14,7 @@ from typing import NamedTuple
 from . import ports
 
 PROC = Path("/proc")
+SHM = "/dev/shm/"  # noqa: S108  a place that is looked for
 GPU_NODE = re.compile(r"^/dev/nvidia(\d+)$")
 STUCK_S = 0.2
 """A process that waits in the kernel this long may hold the lock of its memory for ever; a disk answers sooner."""
@@ -34,10 +35,12 @@ class Process(NamedTuple):
 
 
 class GpuFiles(NamedTuple):
-    """Minor numbers of the GPUs whose device a process has open, and of those that it has mapped."""
+    """What a process has open that engines have: devices of GPUs, by minor number, and those that it has mapped."""
 
     opened: frozenset[int]
     mapped: frozenset[int]
+    shared: frozenset[str] = frozenset()
+    """Names of files in /dev/shm."""
 
 
 class Details(NamedTuple):
@@ -129,7 +132,7 @@ class Table:
         )
 
     def users_of(self, inodes: Collection[str] = ()) -> tuple[dict[int, set[str]], dict[int, GpuFiles]]:
-        """Pids with the sockets that they hold of these, and pids with the devices of GPUs that they have open.
+        """Pids with the sockets that they hold of these, and pids with the GPUs and shared memory that they have open.
 
         One pass over the open files of the whole host: 20,000 of them in well under half a second.
         """
@@ -138,15 +141,19 @@ class Table:
         uses: dict[int, GpuFiles] = {}
         for pid, process in self.processes.items():
             opened: set[int] = set()
+            shared: set[str] = set()
             for target in _open_files(self.proc, process):
                 if target in sockets:
                     holds.setdefault(pid, set()).add(sockets[target])
                 elif target.startswith("/dev/nvidia"):
                     node = GPU_NODE.match(target)
                     opened |= {int(node[1])} if node else set()
-            if opened:
+                elif target.startswith(SHM):
+                    shared.add(target[len(SHM) :])
+            if opened or shared:
                 # To read all maps would be slow: nothing maps a device that it never opened.
-                uses[pid] = GpuFiles(frozenset(opened), frozenset(mapped_gpus(self._maps(process))))
+                mapped = mapped_gpus(self._maps(process)) if opened else set()
+                uses[pid] = GpuFiles(frozenset(opened), frozenset(mapped), frozenset(shared))
         return holds, uses
 
     def _maps(self, process: Process) -> str:

@@ -1,6 +1,6 @@
 """Whom a cleanup of GPUs ends and whom it leaves alone.
 
-The driver's process lists, open device files and mappings are merged by pid; each holder gets one word:
+The driver's process lists, open device files, mappings and shared memory are merged by pid; each holder gets one word:
 
 - ``victim``: of the service's unit, of the service user, or an engine's process on the GPUs in scope;
 - ``protected``: of the driver, a monitor, the desktop; known by its executable or name, never by free text;
@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import holders
+from . import holders, shm
 from .gpus import Reading
 from .holders import Owner
 from .lineage import Lineage
@@ -57,7 +57,8 @@ class Held:
     memory_mib: Mapping[str, int | None]
     """By UUID; None where the driver does not tell."""
     seen: tuple[str, ...]
-    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``; nothing where it only goes with others."""
+    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``, it has a file of an engine's in /dev/``shm``
+    open; nothing where it only goes with others."""
     kind: str = ""
     why: str = ""
 
@@ -112,7 +113,13 @@ def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage
         mapped = files[pid].mapped if pid in files else ()
         return {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in mapped}
 
-    for pid in sorted({*contexts, *files}):
+    def is_at(pid: int) -> bool:
+        """Whether it has to do with a GPU, or is an engine's orphan that still keeps shared memory."""
+        if pid in contexts or files[pid].opened:
+            return True
+        return any(map(shm.family, files[pid].shared)) and lineage.is_left_behind(table.processes[pid])
+
+    for pid in sorted(filter(is_at, {*contexts, *files})):
         process = table.processes.get(pid)
         if process is None or is_gone(process, process.start_ticks):
             (found.hidden if process is None else found.zombies)[pid] = tuple(gpus_of(pid))
@@ -122,7 +129,8 @@ def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage
             for word, true in (
                 ("driver", pid in contexts),
                 ("mapped", pid in files and bool(files[pid].mapped)),
-                ("open", pid in files),
+                ("open", pid in files and bool(files[pid].opened)),
+                ("shm", pid in files and any(map(shm.family, files[pid].shared))),
             )
             if true
         ]
@@ -131,7 +139,8 @@ def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage
             for member in lineage.family(process):
                 memory = {**memory, **dict.fromkeys(gpus_of(member.pid))}
         if not memory:
-            memory = {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in files[pid].opened}
+            opened = files[pid].opened if pid in files else ()
+            memory = {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in opened}
         details = table.details(pid)
         found.held.append(Held(process, details, holders.owner_of(details.cgroup), memory, tuple(seen)))
     return found
@@ -161,7 +170,7 @@ def classify(held: Held, scope: Scope, lineage: Lineage, carrying: Collection[in
             return "protected", f"{name} belongs to the driver, watches it, or is the desktop's"
     if owner.kind == "service" and owner.name != scope.unit and owner.name in scope.running_units:
         return "out_of_scope", f"of {owner.name}, which runs"
-    if not scope.gpus & set(held.memory_mib):
+    if held.memory_mib and not scope.gpus & set(held.memory_mib):
         return "out_of_scope", "on other GPUs"
     if owner.kind == "service":
         return "victim", f"of {owner.name}" if owner.name == scope.unit else f"left of {owner.name}, which does not run"

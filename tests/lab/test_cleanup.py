@@ -146,6 +146,7 @@ def test_a_zombie_with_a_living_thread_holds_and_goes(fleet):
     pids = hold(fleet, 0, MIB, "--title", "VLLM::Worker_TP0", "--leave-thread")
     (pid,) = pids.values()
     assert fleet.shell("h1", f"awk '{{print $3}}' /proc/{pid}/stat; ls /proc/{pid}/fd | wc -l").split() == ["Z", "0"]
+    assert str(pid) not in fleet.shell("h1", "fuser /dev/nvidia0 2>/dev/null || true").split()  # it finds nobody
     answer = cleanup(fleet)
     assert answer["state"] == "clean"
     assert [one["pid"] for one in answer["victims"]] == [pid]

@@ -178,8 +178,9 @@ def test_a_gpu_that_has_to_be_reset_is_told_though_its_memory_is_free():
 def test_without_any_driver_processes_are_all_that_counts():
     absent = Reading("", (gpu(used=None, error="absent"),), failure="absent")
     assert gpu_states.judge(absent, Found(), wish(), {}, 0).state == "not_measurable"
-    nothing = gpu_states.judge(Reading("", failure="absent"), Found(), wish(expected=8, scope=()), {}, 0)
-    assert not nothing.failed
+    for wished in (wish(expected=8, scope=()), wish("GPU-0")):
+        nothing = gpu_states.judge(Reading("", failure="absent"), Found(), wished, {}, 0)
+        assert (nothing.state, nothing.failed) == ("not_measurable", False)
 
 
 def test_what_comes_back_names_who_starts_it():

@@ -64,9 +64,9 @@ def test_a_monitor_that_has_every_device_open_uses_no_gpu(tmp_path):
     fake_process(tmp_path, 11, fds=MONITOR_FDS, maps=CUDA)
     fake_process(tmp_path, 12, fds=["/srv/model"], maps="")
     _, files = processes.Table(tmp_path).users_of()
-    assert files == {10: ({0}, set()), 11: ({0}, {0, 11})}
+    assert files == {10: ({0}, set(), set()), 11: ({0}, {0, 11}, set())}
 
 
 def test_a_process_whose_first_thread_ended_still_shows_in_its_other_threads(tmp_path):
     fake_process(tmp_path, 20, state="Z", threads=2, thread=21, fds=["/dev/nvidia0", "socket:[42]"], thread_maps=CUDA)
-    assert processes.Table(tmp_path).users_of(["42"]) == ({20: {"42"}}, {20: ({0}, {0, 11})})
+    assert processes.Table(tmp_path).users_of(["42"]) == ({20: {"42"}}, {20: ({0}, {0, 11}, set())})

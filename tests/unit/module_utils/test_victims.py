@@ -240,3 +240,14 @@ def test_a_result_holds_no_secret(host):
     assert "abc123" not in str(told)
     assert "abcdefghi" not in str(told)
     assert told["argv"][:4] == ["python3", "/v/bin/vllm", "serve", "/m"]
+
+
+def test_an_orphan_that_keeps_only_shared_memory_goes_and_others_with_shared_memory_do_not(host):
+    host.add(800 + 1, "sglang::detokenizer", fds=["/dev/shm/psm_1a2b"])
+    host.add(802, "sglang::detokenizer", fds=["/dev/shm/pulse-shm-1"])
+    host.add(803, "python3", "x.py", fds=["/dev/shm/psm_1a2c"])
+    host.add(810, "python3", "-m", "sglang.launch_server")
+    host.add(811, "sglang::detokenizer", parent=810, fds=["/dev/shm/psm_1a2d"])
+    found = host.find(gpus({}))
+    assert targets(found) == {801}
+    assert found.of("victim")[0].seen == ("shm",)
