@@ -60,12 +60,15 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def summary(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> str:
-    """``9 victims on 1 host of 3; 2 protected and 1 other process stay``."""
-    seen = [hostvars[host].get("cleanup_seen") or {} for host in hosts]
-    counts = {name: sum(len(one.get(name, [])) for one in seen) for name in LISTS}
-    places = sum(bool(one.get("victims")) for one in seen)
-    stay = f"{counts['protected']} protected and {counts['reported']} other processes stay"
-    return f"{counts['victims']} victims on {places} of {len(hosts)} hosts; {stay}"
+    """``9 victims on 1 of 3 hosts; 2 protected and 1 other process stay``."""
+    found = [one["class"] for one in rows(hosts, hostvars) if "pid" in one]
+    places = len({one["host"] for one in rows(hosts, hostvars) if one["class"] == "victim"})
+    victims, protected = found.count("victim"), found.count("protected")
+    others = len(found) - victims - protected
+    return (
+        f"{victims} victim{'' if victims == 1 else 's'} on {places} of {len(hosts)} hosts; "
+        f"{protected} protected and {others} other process{'' if others == 1 else 'es'} stay"
+    )
 
 
 def results(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:

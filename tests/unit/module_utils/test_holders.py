@@ -179,6 +179,22 @@ def test_another_service_of_ours_shares_gpus_but_not_the_port(host):
     )
 
 
+def test_what_an_engine_left_behind_stands_in_nobodys_way_and_a_server_does(host):
+    for rank in range(2):
+        host.add(20 + rank, comm="sglang::schedul", argv=[f"sglang::scheduler_TP{rank}"], **ON_GPU)
+    found, _ = host.find()
+    assert said(found) == ["", ""]
+    assert holders.as_result(found[0], 100)["leftover"] is True
+    host.add(30, argv=["python3", "-m", "sglang.launch_server"], **ON_PORT)
+    host.add(31, parent=30, session=30, comm="sglang::schedul", argv=["sglang::scheduler"], **ON_GPU)
+    told = [line for line in said(host.find()[0]) if line]
+    assert len(told) == 1
+    assert "pid 30" in told[0]
+    # One that has kept the port is in the way of the new server.
+    host.add(40, comm="VLLM::EngineCor", argv=["VLLM::EngineCore"], **ON_PORT)
+    assert any("pid 40" in line for line in said(host.find()[0]))
+
+
 def test_only_gpus_of_the_service_count(host):
     host.add(11, **ON_GPU)
     found, doubts = host.find(gpus=[UUID])
