@@ -3,6 +3,9 @@
 
 usage: real.py [ROUNDS]     (5 by default); JSON to $OUT or .ironserve/real-gpu
 
+Needs ansible-core, nvidia-ml-py and setproctitle. With nvidia-ml-py in a folder of PYTHONPATH of its own it can be
+hidden from the module, which then asks nvidia-smi.
+
 It holds and frees memory of GPU 0 (and of GPU 1, where there is one), so nobody else may use them. Every figure comes
 from the modules as Ansible calls them, or from NVML asked every millisecond.
 """
@@ -64,10 +67,18 @@ def is_alive(pid: int) -> bool:
     return fields[0] != "Z" or int(fields[17]) > 1
 
 
-def module(name: str, **arguments: object) -> dict[str, Any]:
-    """What a module answers through Ansible, with the seconds of the whole command."""
+def module(name: str, hidden: Path | None = None, **arguments: object) -> dict[str, Any]:
+    """What a module answers through Ansible, with the seconds of the whole command.
+
+    Args:
+        name: of the module.
+        hidden: a folder of PYTHONPATH that it does not see.
+        arguments: its arguments.
+    """
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder and Path(folder) != hidden]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1",
-                   "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal"}  # fmt: skip
+                   "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal",
+                   "PYTHONPATH": ":".join(folders)}  # fmt: skip
     argv = [sys.executable, "-m", "ansible", "adhoc", "localhost", "-i", "localhost,", "-c", "local", "-m", name,
             "-e", f"ansible_python_interpreter={sys.executable}"]  # fmt: skip
     argv += ["-a", json.dumps(arguments)] if arguments else []
@@ -185,6 +196,12 @@ def run(rounds: int) -> dict[str, Any]:
         )
         neighbour.kill()
         neighbour.wait()
+
+    ranks = leftovers(0, 24, 2)
+    found["through_nvidia_smi"] = brief(
+        module("gpu_cleanup", hidden=Path(nvml.__file__).parent, shm=False),
+        alive=[pid for pid in ranks if is_alive(pid)],
+    )
 
     found["one_process_60_gib"] = timed(rounds, lambda: [hold(0, 60, "--title", "VLLM::Worker_TP0")[0].pid], idle)
     found["four_orphans_8_gib"] = timed(rounds, lambda: leftovers(0, 8, 4), idle)
