@@ -16,7 +16,7 @@ from .victims import Found, Held
 
 SETTLE_S = 5.0
 """Memory without an owner has to fall within this, counted from the last time that it fell. Measured on an H200: 60 GiB
-are free 0.13 s after SIGKILL, 35 GiB of five processes after 0.32 s (docs/evidence/gpu-cleanup.md)."""
+are free 0.2 s after SIGKILL, 32 GiB of four processes after 0.36 s (docs/evidence/gpu-cleanup.md)."""
 
 PINNED_SETTLE_S = 2.0
 """The same where utilisation stands at 100 % beside it: then nothing falls any more (rtx6kpro#15)."""

@@ -57,7 +57,7 @@ class Held:
     memory_mib: Mapping[str, int | None]
     """By UUID; None where the driver does not tell."""
     seen: tuple[str, ...]
-    """``driver`` lists it, it has ``mapped`` a device, it has one ``open``, it has a file of an engine's in /dev/``shm``
+    """``driver`` lists it; it has a device ``mapped``, one ``open``, or a file of an engine in ``shm`` (/dev/shm)
     open; nothing where it only goes with others."""
     kind: str = ""
     why: str = ""
