@@ -3,8 +3,8 @@
 
 usage: real.py [ROUNDS]     (5 by default); JSON to $OUT or .ironserve/real-gpu
 
-Needs ansible-core, nvidia-ml-py and setproctitle. With nvidia-ml-py in a folder of PYTHONPATH of its own it can be
-hidden from the module, which then asks nvidia-smi.
+Needs ansible-core, nvidia-ml-py and setproctitle, and for what goes through nvidia-smi a /usr/bin/python3 without
+nvidia-ml-py (in PYTHONPATH it may be in a folder of its own, which that one does not see).
 
 It holds and frees memory of GPU 0 (and of GPU 1, where there is one), so nobody else may use them. Every figure comes
 from the modules as Ansible calls them, or from NVML asked every millisecond.
@@ -67,20 +67,22 @@ def is_alive(pid: int) -> bool:
     return fields[0] != "Z" or int(fields[17]) > 1
 
 
-def module(name: str, hidden: Path | None = None, **arguments: object) -> dict[str, Any]:
+def module(name: str, with_bindings: bool = True, **arguments: object) -> dict[str, Any]:
     """What a module answers through Ansible, with the seconds of the whole command.
 
     Args:
         name: of the module.
-        hidden: a folder of PYTHONPATH that it does not see.
+        with_bindings: whether it may find nvidia-ml-py; else it runs under the system's Python.
         arguments: its arguments.
     """
+    hidden = None if with_bindings else Path(nvml.__file__).parent
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder and Path(folder) != hidden]
+    interpreter = sys.executable if with_bindings else "/usr/bin/python3"
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1",
                    "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1", "ANSIBLE_STDOUT_CALLBACK": "minimal",
                    "PYTHONPATH": ":".join(folders)}  # fmt: skip
     argv = [sys.executable, "-m", "ansible", "adhoc", "localhost", "-i", "localhost,", "-c", "local", "-m", name,
-            "-e", f"ansible_python_interpreter={sys.executable}"]  # fmt: skip
+            "-e", f"ansible_python_interpreter={interpreter}"]  # fmt: skip
     argv += ["-a", json.dumps(arguments)] if arguments else []
     began = time.monotonic()
     text = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -199,7 +201,7 @@ def run(rounds: int) -> dict[str, Any]:
 
     ranks = leftovers(0, 24, 2)
     found["through_nvidia_smi"] = brief(
-        module("gpu_cleanup", hidden=Path(nvml.__file__).parent, shm=False),
+        module("gpu_cleanup", with_bindings=False, shm=False),
         alive=[pid for pid in ranks if is_alive(pid)],
     )
 
