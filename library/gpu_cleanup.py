@@ -156,8 +156,8 @@ RETURN = r"""
 state:
   description:
     - C(clean) when all GPUs in scope are free; C(held) in check mode when something would be ended; C(in_use) when
-      O(service) runs its active release and was left alone (O(keep_current)); C(not_measurable) when the driver tells
-      no memory of a GPU and nothing is wrong with that.
+      O(service) runs its active release and was left alone (O(keep_current)), or when services that run use all GPUs;
+      C(not_measurable) when the driver tells no memory of a GPU and nothing is wrong with that.
     - The module fails with C(wedged_no_owner), C(driver_hung), C(driver_unusable), C(unkillable), C(foreign_holder),
       C(respawning), C(zombie), C(gpu_lost), C(reset_required) or C(mig_mode).
   returned: always

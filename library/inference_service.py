@@ -41,6 +41,12 @@ options:
     description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
     type: dict
     default: {}
+  reason:
+    description:
+      - With O(state=stopped), why the active release was not even started. The ledger keeps it as a failed launch, and
+        so M(host_services) tells it.
+    type: str
+    default: ""
   stop_timeout_s:
     description: Seconds that a stop may take. Longer than the unit's own limit, after which systemd kills.
     type: float
@@ -134,6 +140,7 @@ def main() -> None:
             "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
+            "reason": {"type": "str", "default": ""},
             "stop_timeout_s": {"type": "float", "default": 180},
             "slice_s": {"type": "float", "default": 0},
             "cursor": {"type": "dict", "default": {}},
@@ -144,7 +151,7 @@ def main() -> None:
     service = Service(want["service"], module.check_mode, want["secrets"])
     try:
         if want["state"] == "stopped":
-            answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"])
+            answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
             answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:

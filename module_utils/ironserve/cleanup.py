@@ -188,7 +188,7 @@ class Cleanup:
             known = sorted(Table().gpus().items())
             told = tuple(Gpu(minor, uuid, minor=minor, processes=None, error="absent") for minor, uuid in known)
             self.reading = replace(self.reading, gpus=told)
-        if not self.scope:
+        if not self.looked_at:
             self.scope = self.named or frozenset(gpu.uuid for gpu in self.reading.gpus)
 
     def _refusal(self) -> Verdict | None:
@@ -230,24 +230,27 @@ class Cleanup:
         state.problems += self.reading.problems
         state.told_at = state.fell_at = state.gone_at = self.looked_at
         self._tell(self.found.targets)
-        if self.check and (state.actions or self.found.targets):
-            return Verdict("held", f"{len(self.found.targets)} processes would be ended")
+        if self.check and state.actions:
+            return Verdict("held", f"would {', '.join(state.actions)}")
         return None
 
     def _tell(self, targets: Sequence[Process]) -> None:
         """SIGTERM to whole engines, main processes first: one that lives longer would start its ranks again."""
         if not targets:
             return
-        for family in engines(targets):
-            first = family[0]
-            under = f" and {len(family) - 1} under it" if len(family) > 1 else ""
-            self.state.actions.append(f"end pid {first.pid} ({first.comm}){under}")
+        self.state.actions.append(f"end {self._names(targets)}")
         if self.check:
             return
         self.state.targets = [[process.pid, process.start_ticks] for process in targets]
         self.state.told_at, self.state.killed_at, self.state.gone_at = now_s(), 0.0, 0.0
         for process in targets:
             processes.send(process.pid, process.start_ticks, signal.SIGTERM)
+
+    def _names(self, members: Sequence[Process], shown: int = 3) -> str:
+        """``sglang::scheduler_TP0 (pid 77), sglang::scheduler_TP1 (pid 78) and 7 more``."""
+        names = (f"{self.table.details(one.pid).argv[0].rsplit('/', 1)[-1]} (pid {one.pid})" for one in members)
+        told = ", ".join(list(names)[:shown])
+        return f"{told} and {len(members) - shown} more" if len(members) > shown else told
 
     def _left(self) -> list[Process]:
         found = ((processes.read(pid), ticks) for pid, ticks in self.state.targets)
@@ -278,7 +281,7 @@ class Cleanup:
         if self.state.rounds > ROUNDS:
             return gpu_states.respawning(again, self.table.processes)
         self._tell(again)
-        return Verdict("held", f"{len(again)} processes would be ended") if self.check else None
+        return None
 
     def _look(self) -> list[Process]:
         """Who is at the GPUs now; returns the processes that are to end."""
@@ -328,8 +331,7 @@ class Cleanup:
         """For what it waits, in words."""
         left = self._left()
         if left:
-            told = ", ".join(f"pid {process.pid} ({process.comm})" for process in left[:4])
-            return "waiting until it ends:", f"{told} and {len(left) - 4} more" if len(left) > 4 else told
+            return "waiting until it ends:", self._names(left)
         used = (f"GPU {gpu.index} {gpu.memory_used_mib} MiB" for gpu in self._scoped() if gpu.memory_used_mib)
         return "waiting until memory is free:", ", ".join(used)
 
@@ -394,19 +396,12 @@ class Cleanup:
         }  # fmt: skip
 
 
-def engines(targets: Sequence[Process]) -> list[list[Process]]:
-    """Processes as the trees that they form, in their order."""
-    trees: dict[int, list[Process]] = {}
-    root: dict[int, int] = {}
-    for process in targets:
-        root[process.pid] = root.get(process.parent, process.pid)
-        trees.setdefault(root[process.pid], []).append(process)
-    return list(trees.values())
-
-
 def members(folder: Path) -> list[int]:
-    """Pids of a control group and of those under it."""
-    texts = (host.read_text(file) or "" for file in sorted(folder.rglob("cgroup.procs")))
+    """Pids of a control group and of those under it; none of one that is gone."""
+    try:
+        texts = [host.read_text(file) or "" for file in sorted(folder.rglob("cgroup.procs"))]
+    except FileNotFoundError:  # it went while it was looked at
+        return []
     return [int(pid) for text in texts for pid in text.split()]
 
 

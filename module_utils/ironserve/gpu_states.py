@@ -11,7 +11,6 @@ from typing import NamedTuple
 from . import holders
 from .gpus import Gpu, Reading, explain_error, explain_failure
 from .processes import Process, names
-from .slices import duration
 from .victims import Found, Held
 
 SETTLE_S = 5.0
@@ -168,13 +167,15 @@ def judge(
     gone = lost(reading, wish) or broken(gpus)
     if gone or not kept:
         return gone or free(reading, gpus)
-    return without_owner(kept, found, processes, quiet_s)
+    return without_owner(kept, found, processes)
 
 
 def free(reading: Reading, gpus: Sequence[Gpu]) -> Verdict:
     """Clean, or as clean as can be told."""
     if reading.failure == "absent":
         return Verdict("not_measurable", "there is no NVIDIA driver here to ask; no process of an engine holds a GPU")
+    if not gpus:
+        return Verdict("in_use", "services of Ironserve's that run use all GPUs of this host")
     unknown = [gpu for gpu in gpus if cannot_be_measured(gpu)]
     if unknown:
         why = f"{several(unknown)}: the driver tells no memory; no process of an engine is there"
@@ -182,7 +183,7 @@ def free(reading: Reading, gpus: Sequence[Gpu]) -> Verdict:
     return Verdict("clean")
 
 
-def without_owner(kept: Sequence[Gpu], found: Found, processes: Mapping[int, Process], quiet_s: float) -> Verdict:
+def without_owner(kept: Sequence[Gpu], found: Found, processes: Mapping[int, Process]) -> Verdict:
     """Memory that stays though nobody is left who could be ended."""
     uuids = {gpu.uuid for gpu in kept}
     amounts = ", ".join(f"{gpu.title} {gpu.memory_used_mib} MiB" for gpu in kept)
@@ -203,8 +204,7 @@ def without_owner(kept: Sequence[Gpu], found: Found, processes: Mapping[int, Pro
             why = f"{amounts}, listed for pid {pid}, which /proc does not show: it runs in another pid namespace"
             return Verdict("foreign_holder", why)
     pinned = " and 100 % utilisation" if all(gpu.utilization == 100 for gpu in kept) else ""
-    why = f"{amounts}{pinned} without any process, for {duration(quiet_s)} after the last one went"
-    return Verdict("wedged_no_owner", why)
+    return Verdict("wedged_no_owner", f"{amounts}{pinned} without any process, and it does not fall")
 
 
 def unkillable(left: Sequence[Process]) -> Verdict:

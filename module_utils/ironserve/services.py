@@ -10,7 +10,6 @@ from typing import Any
 
 from . import host, ledger, probe, secrets, systemd
 from .gate import Gate
-from .judge import Verdict
 from .releases import Releases
 from .slices import SLICE_S, duration
 from .systemd import exit_text
@@ -110,13 +109,20 @@ class Service:
             },
         }
         if done and gated:
-            answer["notices"] = self._record(release, verdict, gate.timings)
+            answer["notices"] = self._record(release, verdict.verdict, verdict.reason, gate.timings)
         if verdict.verdict in ("failed", "timeout"):
             answer |= {"failed": True, "msg": gate.message(), "cause": verdict.reason, "evidence": gate.evidence()}
         return answer
 
-    def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float) -> dict[str, Any]:
-        """Stop the service for good, over a reboot too, and wait for a slice until it is gone."""
+    def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:
+        """Stop the service for good, over a reboot too, and wait for a slice until it is gone.
+
+        Args:
+            cursor: what the slice before returned, empty at first.
+            slice_s: seconds to wait; 0 waits for the end.
+            timeout_s: seconds that the stop may take.
+            reason: why the active release was not even started; the ledger keeps it as a failed launch.
+        """
         changed = bool(cursor.get("changed"))
         if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
             changed = self._stop() or changed
@@ -131,8 +137,12 @@ class Service:
                 f"{self.unit} is still there {duration(spent)} after systemd was told to stop it; "
                 f"systemctl status {self.unit} shows its processes"
             )
+        notices: list[str] = []
+        if stopped and reason and not self.check:
+            notices = self._record(self.releases.active_release(), "failed", reason, {})
         return {
             "changed": changed,
+            "notices": notices,
             "slice": {
                 "done": stopped,
                 "phase": "stopping",
@@ -248,12 +258,12 @@ class Service:
         except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
             return []
 
-    def _record(self, release: Mapping[str, Any], verdict: Verdict, timings: Mapping[str, float]) -> list[str]:
+    def _record(self, release: Mapping[str, Any], verdict: str, reason: str, timings: Mapping[str, float]) -> list[str]:
         """Append to the ledger. That this fails is worth a warning and changes no verdict."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         try:
             with self.ledger.open("a") as file:
-                file.write(ledger.record(release, verdict.verdict, verdict.reason, timings, at))
+                file.write(ledger.record(release, verdict, reason, timings, at))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []

@@ -130,7 +130,7 @@ def test_check_mode_lists_and_ends_nothing(fleet):
     )
     output = fleet.play(playbook=str(fleet.folder / "check.yml")).stdout
     assert "state: held" in output
-    assert lines_with(output, ["[h1] cleanup: would end pid", "sglang::schedul"])
+    assert lines_with(output, ["[h1] cleanup: would end sglang::scheduler_TP0 (pid "])
     assert alive(fleet, ranks.values()) == set(ranks.values())
 
 
@@ -215,13 +215,18 @@ def test_a_unit_is_stopped_first_and_its_control_group_killed_as_a_whole(groups)
     group = groups.shell("h1", f"cat /sys/fs/cgroup/{place} 2>/dev/null || cat /sys/fs/cgroup/systemd/{place}")
     groups.shell("h1", WAIT.format("test $(ls /run/standin-gpu/claims | wc -l) -ge 2"))
     spared = cleanup(groups)
-    assert (spared["state"], spared["victims"]) == ("clean", [])  # a unit that runs, and that nobody named
+    assert spared["state"] in ("clean", "in_use")  # a unit that runs, and that nobody named, with all GPUs or some
+    assert spared["victims"] == []
     answer = cleanup(groups, service="stub")
     assert answer["state"] == "clean"
     assert answer["actions"][:2] == ["stop ironserve-stub.service",
                                      "kill the control group of ironserve-stub.service with 2 processes"]  # fmt: skip
     assert alive(groups, group.split()) == set()
     assert used(groups)[:2] == [0, 0]
+    groups.shell(
+        "h1",
+        "rm /etc/systemd/system/ironserve-stub.service; systemctl daemon-reload; systemctl reset-failed ironserve-stub",
+    )
 
 
 def test_a_tree_of_ranks_goes_with_either_version_of_control_groups(groups):
@@ -368,7 +373,7 @@ def test_a_deploy_onto_leftovers_ends_ready_with_only_them_gone(fleet):
     stay = {*hold(fleet, 0, 30, program="dcgm-exporter").values(), *hold(fleet, "8,9", MIB, program="train").values()}
     ranks = leftovers(fleet)
     checked = fleet.play("-l", "h1", "--check", **SITE).stdout
-    assert lines_with(checked, ["[h1] cleanup: would end pid"])
+    assert lines_with(checked, ["[h1] cleanup: would end sglang::scheduler_TP0 (pid ", "and 6 more"])
     assert alive(fleet, ranks.values()) == set(ranks.values())
     output = fleet.play("-l", "h1", **SITE).stdout
     assert lines_with(output, ["h1", "main", "ready"])
@@ -386,13 +391,20 @@ def test_a_deploy_onto_leftovers_ends_ready_with_only_them_gone(fleet):
 
 def test_a_deploy_onto_a_wedged_gpu_fails_with_what_to_do(fleet):
     fleet.model("h1")
+    fleet.play("-l", "h1", **SITE)
+    fleet.profile("third", flags={"max-num-seqs": 7})
     gpu_hosts.set_faults(fleet.lab, "h1", "2 stuck 624")
-    result = fleet.play("-l", "h1", check=False, **SITE)
+    result = fleet.play("-l", "h1", "-e", "profile=third", check=False, **SITE)
     assert result.returncode == 2
     output = " ".join(result.stdout.split())
     assert "624 MiB without any process" in output
     assert "docs/cleanup.md#wedged_no_owner" in output
     assert fleet.main_pid("h1") == 0
+    row = fleet.status("h1")
+    assert (row["status"], "wedged_no_owner" in row["cause"]) == ("failed", True)
+    gpu_hosts.set_faults(fleet.lab, "h1")
+    assert lines_with(fleet.play("-l", "h1", **SITE).stdout, ["h1", "main", "ready"])
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
 
 
 def test_a_deploy_with_a_hung_driver_leaves_the_old_server_alone(fleet):
