@@ -26,6 +26,8 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     [ "$(id -u)" = 0 ] || { echo "not root: run  sudo apt-get install $package" >&2; exit 2; }
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
 fi
+# In PATH it may be that of the very folder which is made anew.
+python=$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')
 echo "making $folder with $("$python" --version) (about 30 s)"
 rm -rf "$folder"
 "$python" -m venv "$folder"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import gpu_hosts
-from deploys import Fleet, lines_with, standin_hosts
+from deploys import ROOT, Fleet, lines_with, standin_hosts
 
 MIB = 76000
 SCHEDULER = "sglang::scheduler"
@@ -78,6 +80,31 @@ def leftovers(fleet: Fleet, gpus: str = "0,1,2,3,4,5,6,7", *words: object, host:
     leader = pids.pop("python3 -m sglang.launch_server")
     fleet.shell(host, f"kill -KILL {leader}; while kill -0 {leader} 2>/dev/null; do sleep 0.02; done")
     return pids
+
+
+# Opens and maps GPU 0 and claims memory there, whatever it is called.
+PYTHON_HOLDER = """\
+import mmap, os, time
+files = [os.open(f"/dev/{name}", os.O_RDWR) for name in ("nvidiactl", "nvidia-uvm", "nvidia0")]
+maps = mmap.mmap(files[2], 4096, mmap.MAP_PRIVATE, mmap.PROT_READ)
+ticks = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19]
+with open(f"/run/standin-gpu/claims/.{os.getpid()}", "w") as file:
+    file.write("100")
+os.rename(file.name, f"/run/standin-gpu/claims/{os.getpid()}.{ticks}.0.C")
+print("ready", os.getpid(), "holder", flush=True)
+time.sleep(600)
+"""
+
+
+def run_as(fleet: Fleet, script: str, *argv: str) -> int:
+    """Run PYTHON_HOLDER, which is put where ``script`` says, with exactly this argv; its pid."""
+    fleet.lab.exec("h1", ["sh", "-c", f"mkdir -p $(dirname {script}) && cat > {script}"], input=PYTHON_HOLDER)
+    said = f"/run/standin-gpu/said.{len(fleet.started)}"
+    start = f"import os; os.execv('/usr/bin/python3', {list(argv)!r})"
+    run = f'rm -f {said}; setsid nohup python3 -c "{start}" > {said} 2>&1 < /dev/null & '
+    pid = int(fleet.shell("h1", run + WAIT.format(f"grep -qs ^ready {said} && cat {said}")).split()[1])
+    fleet.started.append(("h1", pid))
+    return pid
 
 
 def alive(fleet: Fleet, pids, host: str = "h1") -> set[int]:
@@ -338,6 +365,93 @@ def test_case_48_an_engines_name_among_its_own_arguments_is_no_reason(fleet):
     assert [one["pid"] for one in answer["victims"]] == [bystander]  # asked for by its title
 
 
+def test_case_11_ranks_of_a_killed_api_server_go_whoever_took_them_in(fleet):
+    """The launcher takes in orphans (PR_SET_CHILD_SUBREAPER), as a container's init or a user's systemd does."""
+    launcher = (
+        "import ctypes, os, subprocess, sys\n"
+        "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
+        "api = subprocess.Popen(['sh', '-c', 'hold_gpu 0,1 900 --tree --title VLLM::Worker --leader VLLM::EngineCore & "
+        "wait'])\n"
+        "print('api', api.pid, flush=True)\n"
+        "api.wait()\n"
+        "os.waitpid(-1, 0)\n"
+    )
+    fleet.lab.exec("h1", ["sh", "-c", "cat > /root/launcher.py"], input=launcher)
+    said = "/run/standin-gpu/launcher"
+    run = f"rm -f {said}; setsid nohup python3 /root/launcher.py > {said} 2>&1 < /dev/null & "
+    output = fleet.shell("h1", run + WAIT.format(f"grep -qs 'VLLM::EngineCore' {said} && cat {said}"))
+    pids = gpu_hosts.processes("\n".join(line for line in output.splitlines() if line.startswith("ready ")))
+    api = next(line.split()[1] for line in output.splitlines() if line.startswith("api "))
+    fleet.started += [("h1", pid) for pid in pids.values()]
+    fleet.shell("h1", f"kill -KILL {api}")
+    parent = fleet.shell("h1", WAIT.format(f"! kill -0 {api} 2>/dev/null && ps -o comm= -p $(ps -o ppid= -p "
+                                           f"{pids['VLLM::EngineCore']})"))  # fmt: skip
+    assert parent.startswith("python3")
+    answer = cleanup(fleet)
+    assert {one["pid"] for one in answer["victims"]} == set(pids.values())
+    assert alive(fleet, pids.values()) == set()
+    assert used(fleet)[:2] == [0, 0]
+
+
+def test_case_13_commands_are_judged_by_their_words(fleet):
+    """The first two of these are engines: a server, and a rank by its title."""
+    pids = [
+        run_as(fleet, "/opt/venv/bin/sglang", "python3", "/opt/venv/bin/sglang", "serve", "--port", "19000"),
+        *hold(fleet, 0, 100, "--title", "sglang::detokenizer").values(),
+        run_as(fleet, "/srv/_work/sglang/test/run_suite.py", "python3", "/srv/_work/sglang/test/run_suite.py"),
+        run_as(fleet, "/etc/systemd/system/sglang.service", "vim", "/etc/systemd/system/sglang.service"),
+    ]
+    fleet.shell("h1", "rm /etc/systemd/system/sglang.service")
+    answer = cleanup(fleet, check=False)
+    assert answer["state"] == "foreign_holder"
+    assert {one["pid"] for one in answer["victims"]} == set(pids[:2])
+    assert alive(fleet, pids) == set(pids[2:])
+
+
+def test_case_14_holders_by_right_are_listed_and_live_on(fleet):
+    names = ("nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nv-fabricmanager", "Xorg", "gnome-shell")
+    kinds = {"Xorg": "G", "gnome-shell": "G"}
+    by_right = []
+    for name in names:
+        fleet.shell("h1", f"cp /usr/bin/hold_gpu /usr/local/bin/{name}")
+        by_right += hold(fleet, 0, 10, "--type", kinds.get(name, "C"), program=name).values()
+    fleet.shell("h1", "mkdir -p /srv/x && cp /usr/bin/hold_gpu /srv/x/nvidia-smi")
+    by_right += hold(fleet, 0, 10, program="/srv/x/nvidia-smi").values()
+    (scheduler,) = hold(fleet, 0, MIB, "--title", "sglang::scheduler").values()
+    answer = cleanup(fleet, consent_foreign=True)
+    assert answer["state"] == "clean"
+    assert [one["pid"] for one in answer["victims"]] == [scheduler]
+    assert {one["pid"] for one in answer["protected"] if one["class"] == "protected"} == set(by_right)
+    assert alive(fleet, [scheduler, *by_right]) == set(by_right)
+
+
+def test_case_21_a_zombie_is_waited_for_no_longer_than_it_makes_sense(fleet):
+    """The driver lists a zombie whose parent does not reap it; its child is alive and holds the GPU."""
+    keeper = (
+        "import os, time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os.spawnlp(os.P_NOWAIT, 'hold_gpu', 'hold_gpu', '0', '5000', '--title', 'VLLM::Worker_TP0')\n"
+        "    os._exit(0)\n"
+        "print('zombie', child, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    fleet.lab.exec("h1", ["sh", "-c", "cat > /root/keeper.py"], input=keeper)
+    said = "/run/standin-gpu/keeper"
+    run = f"rm -f {said}; setsid nohup python3 /root/keeper.py > {said} 2>&1 < /dev/null & echo keeper $!; "
+    output = fleet.shell("h1", run + WAIT.format(f"grep -qs ^ready {said} && grep -qs ^zombie {said} && cat {said}"))
+    told = {line.split()[0]: int(line.split()[1]) for line in output.splitlines()}
+    fleet.started += [("h1", told["keeper"]), ("h1", told["ready"])]
+    gpu_hosts.set_faults(fleet.lab, "h1", f"0 ghost {told['zombie']} 5000", "0 stuck 5000")
+    answer = cleanup(fleet, check=False)
+    assert answer["state"] == "zombie"
+    assert f"pid {told['zombie']}, which ended" in answer["msg"]
+    assert f"python3 (pid {told['keeper']})" in answer["msg"]
+    assert [one["pid"] for one in answer["victims"]] == [told["ready"]]
+    assert alive(fleet, [told["ready"], told["keeper"]]) == {told["keeper"]}
+    assert answer["elapsed_s"] < 10
+
+
 def test_case_20_what_crashed_engines_left_in_shared_memory(fleet):
     fleet.shell("h1", "id ironserve 2>/dev/null || useradd --system ironserve")
     keep = ["nccl-live01", "pulse-shm-1", "PostgreSQL.123"]
@@ -440,3 +554,26 @@ def test_the_playbook_lists_asks_and_cleans(fleet):
     failed = fleet.play("-e", "yes=true", check=False, **site)
     assert failed.returncode == 2
     assert lines_with(failed.stdout, ["h2", "wedged_no_owner"])
+
+
+@pytest.mark.parametrize(("word", "goes"), [("no", False), ("yes", True)])
+def test_the_playbook_does_what_the_person_at_the_terminal_answers(fleet, word, goes):
+    ranks = leftovers(fleet, "0,1")
+    site = {"ironserve_hardware": {"gpu_count": 0, "gpu_family": "none"}}
+    command = shlex.join(fleet.command("-l", "h1", playbook="playbooks/cleanup.yml", **site))
+    run = subprocess.Popen(
+        ["script", "-qec", command, "/dev/null"], cwd=ROOT, env=fleet.environment(),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdin
+    assert run.stdout
+    said = ""
+    while "yes or no" not in said:
+        said += run.stdout.read(1) or pytest.fail(said)
+    assert "left behind by an engine" in said  # who goes is shown before the question
+    run.stdin.write(f"{word}\n")
+    run.stdin.flush()
+    said += run.stdout.read()
+    run.stdin.close()
+    assert run.wait(60) == 0, said
+    assert (alive(fleet, ranks.values()) == set()) is goes, said
