@@ -210,9 +210,8 @@ class Cleanup:
             again = self._look()
             if again:
                 return self._end_again(again)
-        return gpu_states.judge(
-            self.reading, self.found, self._measure(), self.table.processes, now_s() - state.fell_at
-        )
+        quiet_s, ended = now_s() - state.fell_at, [pid for pid, _ in state.targets]
+        return gpu_states.judge(self.reading, self.found, self._measure(), self.table.processes, quiet_s, ended)
 
     def _begin(self) -> Verdict | None:
         """Write down who is there, and tell the victims to end."""

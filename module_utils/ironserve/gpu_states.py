@@ -81,10 +81,9 @@ def spared_mib(gpu: Gpu, held: Collection[Held]) -> int | None:
     return None if None in mine else sum(value or 0 for value in mine)
 
 
-def is_free(gpu: Gpu, found: Found, threshold_mib: int) -> bool:
-    """Whether its memory is free but for those who may stay, and the driver lists none of those who had to go."""
-    told = {process.pid for process in gpu.processes or ()}
-    if told & {process.pid for process in found.targets}:
+def is_free(gpu: Gpu, found: Found, ended: Collection[int], threshold_mib: int) -> bool:
+    """Whether its memory is free but for those who may stay, and the driver lists none of those who were ended."""
+    if any(process.pid in ended for process in gpu.processes or ()):
         return False
     if gpu.memory_used_mib is None:
         return True  # not measurable: judged by processes
@@ -139,16 +138,22 @@ def broken(gpus: Sequence[Gpu]) -> Verdict | None:
 
 
 def judge(
-    reading: Reading, found: Found, wish: Wish, processes: Mapping[int, Process], quiet_s: float
+    reading: Reading,
+    found: Found,
+    wish: Wish,
+    processes: Mapping[int, Process],
+    quiet_s: float,
+    ended: Collection[int] = (),
 ) -> Verdict | None:
     """The state once all victims are gone; None while there is something to wait for.
 
     Args:
         reading: what the driver says now.
-        found: everybody at the GPUs, looked at after the victims went; its targets are those that had to go.
+        found: everybody at the GPUs, looked at after the victims went.
         wish: what is measured against.
         processes: the processes of the host, for names of parents.
         quiet_s: seconds since memory fell last, or since the last victim went.
+        ended: pids of the victims.
     """
     gpus = [gpu for gpu in reading.gpus if gpu.uuid in wish.scope]
     others = found.of("foreign", "self", "out_of_scope")
@@ -159,7 +164,7 @@ def judge(
         )
         more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
         return Verdict("foreign_holder", f"held by {told}{more}")
-    kept = [gpu for gpu in gpus if not is_free(gpu, found, wish.free_threshold_mib)]
+    kept = [gpu for gpu in gpus if not is_free(gpu, found, ended, wish.free_threshold_mib)]
     if kept:
         pinned = all(gpu.utilization == 100 for gpu in kept)
         if quiet_s < (PINNED_SETTLE_S if pinned else SETTLE_S):

@@ -35,8 +35,8 @@ def held(kind, memory, pid=4001, comm="x", seen=("driver", "open")):
     return Held(process(pid, comm), details, Owner("process"), memory, seen, kind, "of user bob")
 
 
-def judge(*gpus, found=None, wished=None, quiet_s=60.0, processes=None):
-    return gpu_states.judge(Reading("nvml", gpus), found or Found(), wished or wish(), processes or {}, quiet_s)
+def judge(*gpus, found=None, wished=None, quiet_s=60.0, processes=None, ended=()):
+    return gpu_states.judge(Reading("nvml", gpus), found or Found(), wished or wish(), processes or {}, quiet_s, ended)
 
 
 def test_free_is_at_or_under_the_threshold_on_every_gpu_in_scope():
@@ -65,10 +65,11 @@ def test_memory_that_still_falls_is_waited_for():
 
 
 def test_case_11_not_clean_while_the_driver_lists_a_victim():
-    found = Found(targets=[process(4003)])
     listed = gpu(used=0, processes=(GpuProcess(4003, "C", 0),))
-    assert judge(listed, found=found, quiet_s=0) is None
-    assert judge(replace(listed, processes=()), found=found, quiet_s=0).state == "clean"
+    assert judge(listed, ended=[4003], quiet_s=0) is None
+    assert judge(replace(listed, processes=()), ended=[4003], quiet_s=0).state == "clean"
+    kept = judge(listed, found=Found(hidden={4003: ("GPU-0",)}), ended=[4003])
+    assert kept.state == "foreign_holder"
 
 
 def test_memory_of_those_who_may_stay_is_not_counted():
