@@ -52,8 +52,8 @@ options:
     default: ironserve
   leftovers_only:
     description:
-      - Spare engines that Ironserve did not start and whose main process lives, since they may serve somebody; they are
-        foreign then. A deploy says so; M(host_takeover) ends them where that was asked for.
+      - Spare all but the unit's own processes and what engines left behind, since the rest may serve somebody; it is
+        foreign then. A deploy says so; M(host_takeover) ends it where that was asked for.
     type: bool
     default: false
   patterns:
@@ -77,6 +77,13 @@ options:
     description: End foreign processes that use these GPUs, too. Nothing protected, and nothing that only watches.
     type: bool
     default: false
+  agreed:
+    description:
+      - Those who were shown to a person who agreed to their end, as RV(victims) of a call in check mode. Nobody else is
+        ended but what they started since; others that came meanwhile are reported as C(foreign). Not given, nobody was
+        asked.
+    type: list
+    elements: dict
   grace_s:
     description: Seconds between SIGTERM and SIGKILL.
     type: float
@@ -187,7 +194,7 @@ victims:
     container_id: {description: The container that it runs in., type: str}
     gpus: {description: UUIDs of the GPUs that it uses., type: list, elements: str}
     memory_mib: {description: MiB of GPU memory; null where the driver does not tell., type: int}
-    seen: {description: "How it was found: by the driver, mapped, open.", type: list, elements: str}
+    seen: {description: "How it was found: driver, mapped, open, shm; empty: by others.", type: list, elements: str}
     class: {description: "victim, protected, self, out_of_scope or foreign.", type: str}
     why: {description: Why it is of this class., type: str}
 protected:
@@ -228,7 +235,7 @@ actions:
   returned: always
   type: list
   elements: str
-  sample: ["stop ironserve-main.service", "end pid 4002 (VLLM::EngineCor) and 8 under it"]
+  sample: ["stop ironserve-main.service", "end VLLM::EngineCore (pid 4002), VLLM::Worker_TP0 (pid 4003) and 7 more"]
 problems:
   description: What is worth knowing and stopped nothing.
   returned: always
@@ -246,6 +253,7 @@ slice:
 """
 
 import os
+import subprocess
 from dataclasses import fields
 from typing import Any
 
@@ -263,6 +271,7 @@ SPEC: dict[str, dict[str, Any]] = {
     "protected_extra": {"type": "list", "elements": "str", "default": []},
     "unprotected": {"type": "list", "elements": "str", "default": []},
     "consent_foreign": {"type": "bool", "default": False},
+    "agreed": {"type": "list", "elements": "dict"},
     "grace_s": {"type": "float", "default": 10},
     "timeout_s": {"type": "float", "default": 60},
     "stop_timeout_s": {"type": "float", "default": 180},
@@ -282,11 +291,12 @@ def main() -> None:
         module.fail_json(
             msg="gpu_cleanup sees and ends processes of all users, and so has to run as root: become: true"
         )
-    wish = Wish(**{known.name: module.params[known.name] for known in fields(Wish)})
+    cleanup = Cleanup(Wish(**{known.name: module.params[known.name] for known in fields(Wish)}), module.check_mode)
     try:
-        answer = Cleanup(wish, module.check_mode).run(module.params["cursor"], module.params["slice_s"])
-    except (OSError, RuntimeError) as error:
-        module.fail_json(msg=f"cleanup of GPUs: {error}")
+        answer = cleanup.run(module.params["cursor"], module.params["slice_s"])
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        actions = cleanup.state.actions
+        module.fail_json(msg=f"cleanup of GPUs: {error}", changed=bool(actions), actions=actions)
     module.exit_json(**answer)
 
 

@@ -36,6 +36,14 @@ options:
     description: The host's name in the inventory, for commands in messages.
     type: str
     default: HOST
+  gpu_count:
+    description: How many GPUs the host has. Where there are any, the NVIDIA driver is asked for them.
+    type: int
+    default: 0
+  cleanup:
+    description: What the site says of cleanups, as C(ironserve_cleanup) has it. M(gpu_cleanup) documents the keys.
+    type: dict
+    default: {}
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -103,6 +111,8 @@ def main() -> None:
             "takeover": {"type": "bool", "default": False},
             "services": {"type": "list", "elements": "str", "default": []},
             "inventory_name": {"type": "str", "default": "HOST"},
+            "gpu_count": {"type": "int", "default": 0},
+            "cleanup": {"type": "dict", "default": {}},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -112,7 +122,7 @@ def main() -> None:
         problems.add("environment", "", problem)
     releases = module.params["releases"]
     want = module.params
-    inventory = Inventory(want["services"], want["inventory_name"])
+    inventory = Inventory(want["services"], want["inventory_name"], want["gpu_count"], want["cleanup"])
     holders = check_host(releases, want["user"], want["takeover"], inventory, problems)
     if problems:
         named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)

@@ -24,6 +24,12 @@ options:
     type: list
     elements: dict
     required: true
+  cleanup:
+    description:
+      - What the site says of cleanups, as C(ironserve_cleanup) has it. Executables in C(protected_extra) are left
+        alone, and what has a title of C(patterns) is an engine.
+    type: dict
+    default: {}
   grace_s:
     description: Seconds that a bare process has to end after SIGTERM.
     type: float
@@ -91,6 +97,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "releases": {"type": "list", "elements": "dict", "required": True},
+            "cleanup": {"type": "dict", "default": {}},
             "grace_s": {"type": "float", "default": 30},
             "timeout_s": {"type": "float", "default": 300},
             "slice_s": {"type": "float", "default": 0},
@@ -99,7 +106,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     want = module.params
-    takeover = Takeover(want["releases"], module.check_mode, want["grace_s"], want["timeout_s"])
+    takeover = Takeover(want["releases"], module.check_mode, want["grace_s"], want["timeout_s"], want["cleanup"])
     try:
         answer = takeover.run(want["cursor"], want["slice_s"])
     except TakeoverError as error:

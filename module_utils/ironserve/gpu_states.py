@@ -20,6 +20,9 @@ are free 0.2 s after SIGKILL, 32 GiB of four processes after 0.36 s (docs/eviden
 PINNED_SETTLE_S = 2.0
 """The same where utilisation stands at 100 % beside it: then nothing falls any more (rtx6kpro#15)."""
 
+ENDED_SETTLE_S = 1.0
+"""The memory of those that were ended has fallen by then, where it does not have to be waited for."""
+
 UNIFIED = ("GB10", "Thor", "Orin", "Tegra")
 """In names of GPUs that share the host's memory: the driver tells no memory of theirs, and nothing is wrong. A discrete
 GPU that says the same is broken."""
@@ -28,14 +31,16 @@ SUCCESS = ("clean", "held", "in_use", "not_measurable")
 """States in which the module does not fail."""
 
 ADVICE = {
-    "held": "run it without --check to end them",
     "wedged_no_owner": "a reset or a reboot is needed: stop monitors (dcgm, gpud), nvidia-smi --gpu-reset -i UUID",
     "unkillable": "SIGKILL was sent once, and more of them change nothing: reboot the host",
-    "foreign_holder": "it was left alone: end it yourself, give the service other GPUs, or allow it (consent_foreign)",
+    "foreign_holder": (
+        "it was left alone: end it yourself, give the service other GPUs, or run playbooks/cleanup.yml "
+        "-e consent_foreign=true, which ends it"
+    ),
     "respawning": "end what starts them first",
     "zombie": "a zombie cannot be killed: restart or end its parent, which has to reap it",
-    "gpu_lost": "it fell off the bus (dmesg | grep -i xid): reboot the host; have the board looked at",
-    "mig_mode": "its memory belongs to instances, of several tenants maybe: clean them by hand, or allow it (mig=true)",
+    "gpu_lost": "unless the inventory is wrong it fell off the bus (dmesg | grep -i xid): reboot the host",
+    "mig_mode": "its memory may belong to several tenants: clean it by hand, or set ironserve_cleanup: {mig: true}",
 }
 """What a person must do, by state; docs/cleanup.md has a section for each."""
 
@@ -62,7 +67,7 @@ class Wish(NamedTuple):
     """What is measured against."""
 
     scope: frozenset[str]
-    named: Collection[str]
+    named: frozenset[str]
     """UUIDs that were asked for; none: all of the host."""
     expected: int
     """How many GPUs the host has; 0: not known."""
@@ -102,12 +107,18 @@ def before_anything(reading: Reading, wish: Wish, driver_timeout_s: float) -> Ve
     """What speaks against a cleanup before anybody was signalled: the old server is left as it is then."""
     if reading.failure and reading.failure != "absent":
         state = "driver_hung" if reading.failure == "hung" else "driver_unusable"
-        return Verdict(state, explain_failure(reading.failure, driver_timeout_s))
+        return Verdict(state, explain_failure(reading.failure, driver_timeout_s, "driver_timeout_s"))
     partitioned = [gpu for gpu in reading.gpus if gpu.mig_mode and gpu.uuid in wish.scope]
     instances = [uuid for uuid in wish.named if uuid.startswith("MIG-")]
     if not wish.mig and (partitioned or instances):
         return Verdict("mig_mode", f"{several(partitioned) or ', '.join(instances)} is in MIG mode")
     return None
+
+
+def unusable(reading: Reading, wish: Wish, driver_timeout_s: float) -> Verdict | None:
+    """What is known to be wrong with these GPUs whatever is cleaned: nothing is stopped for them."""
+    scoped = [gpu for gpu in reading.gpus if gpu.uuid in wish.scope]
+    return before_anything(reading, wish, driver_timeout_s) or lost(reading, wish) or broken(scoped)
 
 
 def lost(reading: Reading, wish: Wish) -> Verdict | None:
@@ -116,13 +127,18 @@ def lost(reading: Reading, wish: Wish) -> Verdict | None:
         return None
     known = {gpu.uuid for gpu in reading.gpus if gpu.error != "lost"}
     gone = [gpu.title for gpu in reading.gpus if gpu.error == "lost" and (gpu.uuid in wish.scope or not wish.named)]
-    gone += [
-        f"GPU {uuid}" for uuid in wish.named if uuid not in {gpu.uuid for gpu in reading.gpus} and uuid[:4] != "MIG-"
-    ]
     if gone:
         return Verdict("gpu_lost", f"the driver does not answer for {', '.join(gone)}")
+    unknown = sorted(uuid for uuid in wish.named - {gpu.uuid for gpu in reading.gpus} if not uuid.startswith("MIG-"))
+    if unknown:
+        there = ", ".join(sorted(known))
+        why = (
+            f"the driver knows no GPU {', '.join(unknown)}, but {there or 'none'} (UUIDs, as nvidia-smi -L prints them)"
+        )
+        return Verdict("gpu_lost", why)
     if not wish.named and len(known) < wish.expected:
-        return Verdict("gpu_lost", f"the driver knows {len(known)} GPUs of {wish.expected}")
+        why = f"the driver knows {len(known)} GPUs, and ironserve_hardware.gpu_count says {wish.expected}"
+        return Verdict("gpu_lost", why)
     return None
 
 
@@ -135,6 +151,17 @@ def broken(gpus: Sequence[Gpu]) -> Verdict | None:
             why = f"{explain_error(gpu) or gpu.title}, and {gpu.name or 'a discrete GPU'} should"
             return Verdict("driver_unusable", f"{why}: update the driver, or reboot; else have the board looked at")
     return None
+
+
+def foreign(found: Found, wish: Wish) -> Verdict | None:
+    """Somebody whom a cleanup does not end uses one of the GPUs in scope."""
+    others = found.of("foreign", "self", "out_of_scope")
+    users = [held for held in others if held.uses and wish.scope & set(held.memory_mib)]
+    if not users:
+        return None
+    told = "; ".join(f'pid {held.process.pid} ({held.why}): "{holders.shown(held.details.argv)}"' for held in users[:4])
+    more = f" and {len(users) - 4} more" if len(users) > 4 else ""
+    return Verdict("foreign_holder", f"held by {told}{more}")
 
 
 def judge(
@@ -156,14 +183,10 @@ def judge(
         ended: pids of the victims.
     """
     gpus = [gpu for gpu in reading.gpus if gpu.uuid in wish.scope]
-    others = found.of("foreign", "self", "out_of_scope")
-    foreign = [held for held in others if held.uses and wish.scope & set(held.memory_mib)]
-    if foreign:
-        told = "; ".join(
-            f'pid {held.process.pid} ({held.why}): "{holders.shown(held.details.argv)}"' for held in foreign[:4]
-        )
-        more = f" and {len(foreign) - 4} more" if len(foreign) > 4 else ""
-        return Verdict("foreign_holder", f"held by {told}{more}")
+    held = foreign(found, wish)
+    if held:
+        # What was ended beside it gives its memory back first, and so the figures that are told are true.
+        return None if ended and quiet_s < ENDED_SETTLE_S else held
     kept = [gpu for gpu in gpus if not is_free(gpu, found, ended, wish.free_threshold_mib)]
     if kept:
         pinned = all(gpu.utilization == 100 for gpu in kept)

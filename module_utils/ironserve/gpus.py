@@ -162,12 +162,18 @@ def as_result(gpu: Gpu) -> dict[str, Any]:
     return {**data, "family": gpu.family, "processes": listed, "pcie": pcie}
 
 
-def explain_failure(failure: str, timeout_s: float) -> str:
-    """Why no GPU could be read, and what to do about it, for the person at the terminal."""
+def explain_failure(failure: str, timeout_s: float, option: str = "timeout_s") -> str:
+    """Why no GPU could be read, and what to do about it, for the person at the terminal.
+
+    Args:
+        failure: of a :class:`Reading`.
+        timeout_s: seconds that the driver was given.
+        option: what raises that.
+    """
     known = {
         "hung": f"The NVIDIA driver did not answer within {timeout_s:g} s. If its GPUs were idle until now and "
         "persistence mode is off, the driver starts each of them anew, which takes seconds a GPU: turn it on "
-        "(systemctl enable --now nvidia-persistenced) or raise timeout_s. Otherwise the driver hangs, and so does "
+        f"(systemctl enable --now nvidia-persistenced) or raise {option}. Otherwise the driver hangs, and so does "
         "whatever asks it: look for NVRM and Xid in dmesg, then reboot the host",
         "mismatch": "The NVIDIA driver that runs in the kernel and the driver's libraries are of different versions: "
         "the driver was updated and not loaded again. Reboot the host, or stop all that uses a GPU and load the "

@@ -48,6 +48,8 @@ HELPERS = {"tee", "cat", "ts", "sed", "awk", "grep", "logger", "rotatelogs", "mu
 MULTIPLEXERS = re.compile(r"^(tmux(: server)?|screen|SCREEN|zellij|byobu.*)$")
 
 _CONTAINER = re.compile(r"^(docker|libpod|nerdctl)-(?:conmon-)?([0-9a-f]{64})(?:\.scope)?$")
+_MACHINE = re.compile(r"^(machine-.*\.scope|lxc\.payload\..*|lxc|nomad(\.slice)?|htcondor|libvirt|garden)$")
+"""Control groups of what runs others' work: nspawn, libvirt, LXC, Nomad, HTCondor."""
 _KUBERNETES = re.compile(r"kubepods|^(cri-containerd|crio)-")
 _POD = re.compile(r"\bpod([0-9a-f]{8}[0-9a-f_-]*)")
 _ID = re.compile(r"^[0-9a-f]{64}$")
@@ -67,7 +69,8 @@ class Owner(NamedTuple):
 
     ``kind`` is ``unit``, ``user_unit`` (a unit of a user's own systemd), ``container``, ``process`` (nohup, tmux, a
     shell; ``name`` is then the scope or service in which it runs, where there is one), ``service`` (another one of
-    Ironserve's), ``kubernetes``, ``slurm`` or ``driver``.
+    Ironserve's), ``kubernetes``, ``slurm``, ``machine`` (a virtual machine, or what runs others' work and is not known
+    closer) or ``driver``.
     """
 
     kind: str
@@ -160,11 +163,21 @@ def cgroup_paths(text: str) -> list[str]:
     return [path for _, path in sorted(found, key=lambda entry: entry[0])]
 
 
-def owner_of(cgroup: str) -> Owner:
-    """The owner of a process, from the text of /proc/PID/cgroup (v1 and v2)."""
+def owner_of(cgroup: str, own: str = "") -> Owner:
+    """The owner of a process, from the text of /proc/PID/cgroup (v1 and v2).
+
+    Args:
+        cgroup: that text.
+        own: the same of the process that asks. In the machine in which it runs itself nothing belongs to that machine.
+    """
+    owner = _owner_of(cgroup)
+    return Owner("process") if owner.kind == "machine" and own and owner == _owner_of(own) else owner
+
+
+def _owner_of(cgroup: str) -> Owner:
     owners = [_owner_of_path(path) for path in cgroup_paths(cgroup)]
     # With v1 a container of cgroupfs shows in the controllers only, not in systemd's own hierarchy.
-    special = [owner for owner in owners if owner.kind in ("container", "kubernetes", "slurm")]
+    special = [owner for owner in owners if owner.kind in ("container", "kubernetes", "slurm", "machine")]
     return (special or owners or [Owner("process")])[0]
 
 
@@ -181,6 +194,8 @@ def _owner_of_path(path: str) -> Owner:
         # The driver cgroupfs of docker: /docker/ID, or below the control group of dockerd.
         if _ID.match(part) and index and parts[index - 1] in ("docker", "libpod_parent", "podman"):
             return Owner("container", part, uid, "docker" if parts[index - 1] == "docker" else "podman")
+        if _MACHINE.match(part) or _ID.match(part):  # an id in a group of another engine: containerd's, say
+            return Owner("machine", part)
         job = _SLURM.match(part)
         if job and any("slurm" in earlier for earlier in parts[:index]):
             return Owner("slurm", job[1])
@@ -243,10 +258,32 @@ def how_started(table: Table, process: Process, details: Details, owner: Owner) 
     return f"started {' '.join(words)}" if words else ""
 
 
-def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Holder], list[str]]:
-    """Every foreign process that holds a port or a GPU of these releases, and what could not be told."""
+def protected(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Names of executables that are never signalled, with what the site says of them (``ironserve_cleanup``)."""
+    return (frozenset(PROTECTED) - set(settings.get("unprotected") or ())) | set(settings.get("protected_extra") or ())
+
+
+def is_protected(table: Table, process: Process, names: Iterable[str]) -> str:
+    """The name by which a process is protected: its executable's, or its own, of which the kernel keeps 15 letters."""
+    program = table.program(process.pid)
+    return next((name for name in names if name == program or name[:15] == process.comm), "")
+
+
+def find(
+    releases: Sequence[Mapping[str, Any]], table: Table, settings: Mapping[str, Any] | None = None, own: str = ""
+) -> tuple[list[Holder], list[str]]:
+    """Every foreign process that holds a port or a GPU of these releases, and what could not be told.
+
+    Args:
+        releases: what is to have them.
+        table: the processes of the host.
+        settings: what the site says of cleanups (``ironserve_cleanup``).
+        own: see :func:`owner_of`.
+    """
+    settings = settings or {}
     ports_wanted = {release["port"] for release in releases}
-    known, lineage = table.gpus(), Lineage(table)
+    known, lineage = table.gpus(), Lineage(table, patterns=settings.get("patterns") or ())
+    never = protected(settings)
     inodes = table.listening(ports_wanted)
     holds, files = table.users_of(inodes)
     # Whatever called nvmlInit has the devices open; what maps one is about to use it: docs/evidence/gpu-holders.md.
@@ -255,8 +292,8 @@ def find(releases: Sequence[Mapping[str, Any]], table: Table) -> tuple[list[Hold
     found = []
     for pid in sorted({*holds, *uses}):
         details = table.details(pid)
-        owner = owner_of(details.cgroup)
-        if table.processes[pid].comm in {name[:15] for name in PROTECTED}:
+        owner = owner_of(details.cgroup, own)
+        if is_protected(table, table.processes[pid], never):
             owner = Owner("driver", table.processes[pid].comm)
         served, held_ports, held_gpus = [], set(), set()
         for release in releases:
@@ -325,6 +362,8 @@ def refusal(owner: Owner, comm: str) -> str:
         return "it belongs to Kubernetes, which would start it again: drain the node or delete the pod"
     if owner.kind == "slurm":
         return f"it belongs to a job of Slurm: scancel {owner.name}"
+    if owner.kind == "machine":
+        return f"it runs in {owner.name}: stop it where that is managed"
     if owner.kind == "process" and SUPERVISORS.match(comm):
         return f"{comm} is needed for more than this: set ironserve_port to a free port, or stop it yourself"
     if owner.kind in ("unit", "user_unit") and ESSENTIAL.match(owner.name):
@@ -371,9 +410,13 @@ def owner_name(owner: Owner) -> str:
     """A unit as an operator knows it."""
     if owner.kind == "user_unit":
         return f"unit {owner.name} of user {user_name(owner.uid)}"
-    return {"kubernetes": "pod", "slurm": "Slurm job", "driver": "daemon", "process": "process"}.get(
-        owner.kind, "unit"
-    ) + (f" {owner.name}" if owner.name else "")
+    return {
+        "kubernetes": "pod",
+        "slurm": "Slurm job",
+        "driver": "daemon",
+        "process": "process",
+        "machine": "machine",
+    }.get(owner.kind, "unit") + (f" {owner.name}" if owner.name else "")
 
 
 def by_hand(holder: Holder) -> str:

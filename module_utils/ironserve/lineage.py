@@ -15,7 +15,12 @@ from .processes import Process, Table, is_gone
 
 ENVIRONMENTS = "/opt/ironserve/engines/"
 
-_PYTHON = re.compile(r"^python[\d.]*$")
+_PYTHON = re.compile(r"^python[\w.+-]*$")
+_ADOPTERS = re.compile(
+    r"^(systemd|init|(ba|da|z|k|fi|a|tc|c)?sh|tmux(: server)?|screen|SCREEN|zellij|containerd-shim.*|conmon|"
+    r"docker-init|tini|dumb-init|catatonit|s6-.*|runsv.*)$"
+)
+"""Who orphans are given to: pid 1, and what takes in those under it, as a container's init or a user's systemd does."""
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 """Options of Python that take a word of their own."""
 
@@ -103,17 +108,18 @@ class Lineage:
     def is_left_behind(self, process: Process) -> bool:
         """Whether nothing serves or waits for this process any more: its engine's main process is gone.
 
-        Ranks are children of a Python process, always. One whose parent is something else was orphaned: it was given to
-        init, to a shell, or to whatever else takes in orphans there (vllm#55510).
+        Ranks are never started by a shell or by pid 1: one that is their child was given to them when its own parent
+        died (vllm#55510). One whose parent is anything else, such as a program with an engine inside, is spared.
         """
         top = self.top(process)
         argv = self.table.details(top.pid).argv if top else ()
         if top is None or not (is_rank(top, argv, self.patterns) or is_child(argv)):
             return False
         parent = self.table.processes.get(top.parent)
-        if parent is None or is_gone(parent, parent.start_ticks):
-            return True
-        return not _PYTHON.match(self.table.program(parent.pid) or parent.comm)
+        if parent is None:
+            return False
+        gone = is_gone(parent, parent.start_ticks)
+        return gone or parent.pid == 1 or bool(_ADOPTERS.match(self.table.program(parent.pid) or parent.comm))
 
     def strays(self, family: Sequence[Process]) -> list[Process]:
         """Left-behind processes of the same session and user that belong to no living engine: a detokenizer, say.

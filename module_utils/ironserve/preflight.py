@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import holders, host, runtime, secrets
+from . import gpu_states, holders, host, nvml, runtime, secrets
 from .problems import Problems
 from .processes import ticks_now
 from .systemd import UNIT_DIRECTORY, service_of
@@ -17,10 +17,15 @@ from .takeover import look
 
 
 class Inventory(NamedTuple):
-    """What messages say of the inventory: every service that it gives to this host, and the host's name in it."""
+    """What is known of the host from the inventory."""
 
     services: Sequence[str]
+    """Every service that it gives to this host, for messages."""
     host: str
+    """The host's name in it, for messages."""
+    gpu_count: int = 0
+    cleanup: Mapping[str, Any] = {}
+    """What the site says of cleanups (``ironserve_cleanup``)."""
 
 
 def way_out(unit: str, inventory: Inventory) -> str:
@@ -45,7 +50,7 @@ def check_holders(
 
     Returns the foreign holders.
     """
-    _, found, doubts = look(releases)
+    _, found, doubts = look(releases, inventory.cleanup)
     now = ticks_now()
     problems.found += doubts
     for group in holders.grouped(found):
@@ -53,6 +58,21 @@ def check_holders(
         advice = way_out(owner.name, inventory) if owner.kind == "service" else ""
         problems.found += filter(None, [holders.problem(group, takeover, now, advice)])
     return [holders.as_result(holder, now) for holder in found]
+
+
+def check_gpus(
+    releases: Sequence[Mapping[str, Any]], inventory: Inventory, problems: Problems, timeout_s: float = 30.0
+) -> None:
+    """The driver answers, and knows every GPU that the releases are to have. No driver at all is not judged here."""
+    if not inventory.gpu_count:
+        return
+    reading = nvml.look(timeout_s)
+    named = frozenset(uuid for release in releases for uuid in release.get("gpus") or ())
+    scope = named or frozenset(gpu.uuid for gpu in reading.gpus)
+    wish = gpu_states.Wish(scope, named, inventory.gpu_count, 0, bool(inventory.cleanup.get("mig")))
+    verdict = gpu_states.unusable(reading, wish, timeout_s)
+    if verdict:
+        problems.add("GPUs", "", verdict.message)
 
 
 def check_model(path: Path, user: str, problems: Problems) -> None:
@@ -116,6 +136,7 @@ def check_host(
         problems: receives everything that is wrong.
     """
     found = check_holders(releases, takeover, inventory, problems)
+    check_gpus(releases, inventory, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
     check_folders([*WRITTEN, *(path.parent for path in runtime.stale())], problems)

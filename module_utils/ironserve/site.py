@@ -93,6 +93,9 @@ VARIABLES: dict[str, Key] = {
                 "list", "executables built in that may be signalled nevertheless", values=Key("str", "a name")
             ),
             "grace_s": Key("number", "seconds between SIGTERM and SIGKILL; 10 where nothing is said", low=0),
+            "driver_timeout_s": Key(
+                "number", "seconds that the driver may take to answer; 30 where nothing is said", low=1
+            ),
             "free_threshold_mib": Key("int", "MiB used at which a GPU counts as free; 64 where nothing is said", low=0),
             "mig": Key("bool", "clean GPUs in MIG mode, too"),
             "shm": Key("bool", "remove what crashed engines left in /dev/shm; true where nothing is said"),

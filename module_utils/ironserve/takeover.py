@@ -36,10 +36,15 @@ class TakeoverError(Exception):
         super().__init__(message)
 
 
-def look(releases: Releases) -> tuple[Table, list[Holder], list[str]]:
-    """Who holds what these releases are to have, with what the container engines and systemd know of them."""
+def look(releases: Releases, settings: Mapping[str, Any] | None = None) -> tuple[Table, list[Holder], list[str]]:
+    """Who holds what these releases are to have, with what the container engines and systemd know of them.
+
+    Args:
+        releases: what is to have them.
+        settings: what the site says of cleanups (``ironserve_cleanup``): whom else to leave alone.
+    """
     table = Table()
-    found, doubts = holders.find(releases, table)
+    found, doubts = holders.find(releases, table, settings, table.details(os.getpid()).cgroup)
     told = [_tell_more(holder, table) for holder in found]
     return table, holders.protect(told, table, os.getpid()), doubts
 
@@ -128,8 +133,11 @@ def unit_plan(unit: str, shows: Mapping[str, Mapping[str, str]]) -> tuple[list[l
 class Takeover:
     """Stops every foreign holder of what these releases are to have; in slices. With ``check`` it only says so."""
 
-    def __init__(self, releases: Releases, check: bool, grace_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, releases: Releases, check: bool, grace_s: float, timeout_s: float, settings: Mapping[str, Any]
+    ) -> None:
         self.releases, self.check, self.grace_s, self.timeout_s = releases, check, grace_s, timeout_s
+        self.settings = settings
         self.actions: list[str] = []
         self.undo: list[str] = []
         self.first: list[dict[str, Any]] = []
@@ -172,7 +180,7 @@ class Takeover:
 
     def _begin(self) -> bool:
         """Tell everything to stop; whether there was anything."""
-        table, found, _ = look(self.releases)
+        table, found, _ = look(self.releases, self.settings)
         found = [holder for holder in found if not holder.leftover]  # gpu_cleanup ends those
         groups = holders.grouped(found)
         now = processes.ticks_now()
@@ -280,7 +288,7 @@ class Takeover:
 
     def _check_nothing_came_back(self, began: int) -> None:
         """A holder that was there before is told to stop as well; one that came since means that somebody starts it."""
-        table, found, _ = look(self.releases)
+        table, found, _ = look(self.releases, self.settings)
         now = processes.ticks_now()
         for group in holders.grouped(holder for holder in found if not holder.leftover):
             process, known = group.first.process, {(pid, ticks) for pid, ticks, _ in self.members}

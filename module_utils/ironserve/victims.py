@@ -2,7 +2,8 @@
 
 The driver's process lists, open device files, mappings and shared memory are merged by pid; each holder gets one word:
 
-- ``victim``: of the service's unit, of the service user, or an engine's process on the GPUs in scope;
+- ``victim``: of the service's unit, of the service user, or an engine's process on the GPUs in scope, and all that ends
+  with it; with consent foreign ones, too;
 - ``protected``: of the driver, a monitor, the desktop; known by its executable or name, never by free text;
 - ``self``: this run, what carries it, and other runs of Ansible;
 - ``out_of_scope``: on other GPUs, or of another service that runs;
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import holders, shm
@@ -34,6 +35,8 @@ class Scope:
 
     gpus: frozenset[str]
     """UUIDs of the GPUs that are to be free."""
+    taken: frozenset[str] = frozenset()
+    """UUIDs that services use that run, where a cleanup is for all others."""
     unit: str = ""
     """The unit whose processes are the caller's own; empty: none."""
     running_units: frozenset[str] = frozenset()
@@ -43,8 +46,10 @@ class Scope:
     """Titles of engines beside SGLang's and vLLM's, as shell patterns."""
     protected: frozenset[str] = frozenset(holders.PROTECTED)
     leftovers_only: bool = False
-    """Spare engines whose main process lives: somebody may be served by them."""
+    """Spare all but the unit's own and what engines left behind: somebody may be served by the rest."""
     consent_foreign: bool = False
+    agreed: frozenset[tuple[int, int]] | None = None
+    """Pid and start time of those who were shown to a person who agreed. Nobody else ends. None: nobody was asked."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def listed(reading: Reading) -> dict[int, dict[str, int | None]]:
     return found
 
 
-def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage: Lineage) -> Found:
+def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage: Lineage, own: str = "") -> Found:
     """Everybody who has something to do with a GPU, by all three sources.
 
     The driver's list says exactly where a process has a context. A mapping says where it may make one. An open file
@@ -142,16 +147,15 @@ def merge(table: Table, reading: Reading, files: Mapping[int, GpuFiles], lineage
             opened = files[pid].opened if pid in files else ()
             memory = {uuids.get(minor, f"/dev/nvidia{minor}"): None for minor in opened}
         details = table.details(pid)
-        found.held.append(Held(process, details, holders.owner_of(details.cgroup), memory, tuple(seen)))
+        found.held.append(Held(process, details, holders.owner_of(details.cgroup, own), memory, tuple(seen)))
     return found
 
 
 def carriers(table: Table, pid: int) -> set[int]:
-    """This process, its ancestors up to pid 1, its session, and other runs of Ansible with what they started."""
+    """This process, its ancestors up to pid 1, and its session."""
     me = table.processes[pid]
     mine = {1, pid, *(process.pid for process in table.ancestors(pid))}
-    mine |= {process.pid for process in table.processes.values() if process.session == me.session}
-    return mine
+    return mine | {process.pid for process in table.processes.values() if process.session == me.session}
 
 
 def is_ansible(argv: Sequence[str]) -> bool:
@@ -164,26 +168,35 @@ def classify(held: Held, scope: Scope, lineage: Lineage, carrying: Collection[in
     process, details, owner = held.process, held.details, held.owner
     if process.pid in carrying or is_ansible(details.argv):
         return "self", "this run goes through it or shares its session, or it is Ansible's"
-    names = {process.comm, lineage.table.program(process.pid)}
-    for name in sorted(scope.protected):
-        if name in names or name[:15] == process.comm:  # the kernel keeps 15 letters of a name
-            return "protected", f"{name} belongs to the driver, watches it, or is the desktop's"
+    name = holders.is_protected(lineage.table, process, scope.protected)
+    if name:
+        return "protected", f"{name} belongs to the driver, watches it, or is the desktop's"
     if owner.kind == "service" and owner.name != scope.unit and owner.name in scope.running_units:
         return "out_of_scope", f"of {owner.name}, which runs"
     if held.memory_mib and not scope.gpus & set(held.memory_mib):
-        return "out_of_scope", "on other GPUs"
+        beside = scope.taken & set(held.memory_mib)
+        return "out_of_scope", "on GPUs of a service that runs: name it (-e service=)" if beside else "on other GPUs"
     if owner.kind == "service":
         return "victim", f"of {owner.name}" if owner.name == scope.unit else f"left of {owner.name}, which does not run"
     if owner.kind != "process":
         return "foreign", f"of {holders.owner_name(owner)}"
-    if lineage.top(process):
-        behind = lineage.is_left_behind(process)
-        if scope.leftovers_only and not behind:
-            return "foreign", "an engine that runs: deploy with -e takeover=true to end it"
-        return "victim", "left behind by an engine whose main process is gone" if behind else "an engine's"
+    behind = lineage.is_left_behind(process)
+    if scope.leftovers_only and not behind:
+        return "foreign", f"of user {details.user}, and it may serve somebody: deploy with -e takeover=true to end it"
+    top = lineage.top(process)
+    if behind:
+        return "victim", "left behind by an engine whose main process is gone"
+    if top:
+        return "victim", f"of an engine that runs (pid {top.pid}): whom it serves loses it"
     if details.user == scope.service_user != "root":
         return "victim", f"of user {details.user}"
     return "foreign", f"of user {details.user}"
+
+
+def was_agreed(process: Process, lineage: Lineage, agreed: Collection[tuple[int, int]]) -> bool:
+    """Whether a person agreed to the end of this process, or of one that started it since."""
+    line = (process, *lineage.table.ancestors(process.pid))
+    return any((member.pid, member.start_ticks) in agreed for member in line)
 
 
 def find(table: Table, reading: Reading, scope: Scope, pid: int) -> Found:
@@ -196,39 +209,47 @@ def find(table: Table, reading: Reading, scope: Scope, pid: int) -> Found:
         pid: the process that asks.
     """
     _, files = table.users_of()
+    own = table.details(pid).cgroup
     lineage = Lineage(table, scope.service_user, scope.patterns)
-    found = merge(table, reading, files, lineage)
+    found = merge(table, reading, files, lineage, own)
     carrying = carriers(table, pid)
-    judged = []
-    for held in found.held:
-        kind, why = classify(held, scope, lineage, carrying)
-        judged.append(Held(held.process, held.details, held.owner, held.memory_mib, held.seen, kind, why))
-    found.held = judged
-    spared = carrying | {held.process.pid for held in found.of("protected", "self")}
+    held = {one.process.pid: one for one in found.held}
+    for number, one in held.items():
+        kind, why = classify(one, scope, lineage, carrying)
+        if kind == "foreign" and one.uses and scope.consent_foreign:
+            kind, why = "victim", f"foreign, {why}; it was consented to end it"
+        if kind == "victim" and scope.agreed is not None and not was_agreed(one.process, lineage, scope.agreed):
+            kind, why = "foreign", "it came after the question was asked: run the cleanup again"
+        held[number] = replace(one, kind=kind, why=why)
     targets: dict[int, Process] = {}
-    for held in found.of("victim"):
-        family = lineage.family(held.process) or [held.process]
-        if lineage.is_left_behind(held.process):
-            family += lineage.strays(family)
-        targets.update({member.pid: member for member in family})
-    if scope.consent_foreign:
-        for held in found.of("foreign"):
-            if held.uses:
-                targets.update({member.pid: member for member in table.tree(held.process.pid)})
-    found.targets = [
-        member
-        for member in targets.values()
-        if member.pid not in spared
-        and not is_ansible(table.details(member.pid).argv)
-        and not is_gone(member, member.start_ticks)
-    ]
-    known = {held.process.pid for held in found.held}
-    for member in found.targets:
-        if member.pid not in known:
-            details = table.details(member.pid)
-            owner = holders.owner_of(details.cgroup)
-            found.held.append(Held(member, details, owner, {}, (), "victim", "goes with its engine"))
+    for one in held.values():
+        if one.kind == "victim":
+            targets.update({member.pid: member for member in _with_its_engine(one.process, lineage)})
+    spared = carrying | {number for number, one in held.items() if one.kind in ("protected", "self")}
+    # A foreign process may have started an engine that has nothing to do with these GPUs.
+    tops = {top for one in held.values() if one.kind == "victim" and (top := lineage.top(one.process))}
+    for one in held.values():
+        same = lineage.top(one.process) in tops or lineage.is_left_behind(one.process)
+        if one.kind == "out_of_scope" and not same:
+            spared |= {one.process.pid, *(member.pid for member in lineage.family(one.process))}
+    for number, member in sorted(targets.items()):
+        details = table.details(number)
+        if number in spared or is_ansible(details.argv) or is_gone(member, member.start_ticks):
+            continue
+        found.targets.append(member)
+        known = held.get(number) or Held(member, details, holders.owner_of(details.cgroup, own), {}, ())
+        if known.kind != "victim":
+            held[number] = replace(known, kind="victim", why="goes with its engine")
+    # Whoever would start the others again goes first.
+    found.targets.sort(key=lambda member: len(list(table.ancestors(member.pid))))
+    found.held = list(held.values())
     return found
+
+
+def _with_its_engine(process: Process, lineage: Lineage) -> list[Process]:
+    """All that end with a victim: its engine and what else is left of that; with a foreign one what it started."""
+    family = lineage.family(process) or lineage.table.tree(process.pid)
+    return [*family, *lineage.strays(family)] if lineage.is_left_behind(process) else family
 
 
 def as_result(held: Held, now_ticks: int) -> dict[str, Any]:

@@ -14,10 +14,27 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
+from ansible.module_utils.ironserve import site
 from ansible.module_utils.ironserve.gpu_states import SUCCESS
+from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.schema import check
 from ansible.module_utils.ironserve.slices import duration
 
 LISTS = ("victims", "protected", "reported")
+STOP = "stop "
+"""How gpu_cleanup says that it stops a unit."""
+
+
+def problems(settings: Any, **run: Any) -> list[str]:
+    """What is wrong with ``ironserve_cleanup`` and with variables of the run that are to be true or false."""
+    found = Problems()
+    check(settings, site.VARIABLES["ironserve_cleanup"], "ironserve_cleanup", "", found)
+    site.check_extra_variables(run, found)
+    return found.found
+
+
+def _state(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("state", "unreachable" if answer.get("unreachable") else "unknown"))
 
 
 def rows(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -28,6 +45,11 @@ def rows(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, An
         indices = {gpu["uuid"]: gpu["index"] for gpu in seen.get("gpus", [])}
         # This run goes through sshd and a shell: they are at no GPU, and nobody's to end.
         holders = [one for name in LISTS for one in seen.get(name, []) if one["class"] != "self"]
+        found += [
+            {"host": host, "class": "victim", "command": action[len(STOP) :], "why": "stopped until the next deploy"}
+            for action in seen.get("actions", [])
+            if action.startswith(STOP)
+        ]
         for one in sorted(holders, key=lambda one: (LISTS.index(_list_of(one)), one["pid"])):
             found.append(
                 {
@@ -40,7 +62,7 @@ def rows(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, An
                 }
             )
         if not holders:
-            found.append({"host": host, "class": seen.get("state", "unknown"), "why": _note(seen) or "nobody"})
+            found.append({"host": host, "class": _state(seen), "why": _note(seen) or "nobody"})
     return found
 
 
@@ -60,32 +82,40 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def summary(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> str:
-    """``9 victims on 1 of 3 hosts; 2 protected and 1 other process stay``."""
-    found = [one["class"] for one in rows(hosts, hostvars) if "pid" in one]
-    places = len({one["host"] for one in rows(hosts, hostvars) if one["class"] == "victim"})
+    """``9 victims on 1 of 3 hosts, 1 service stops; 2 protected and 1 other process stay``."""
+    shown = rows(hosts, hostvars)
+    found = [one["class"] for one in shown if "pid" in one]
+    stops = sum(one["class"] == "victim" and "pid" not in one for one in shown)
+    places = len({one["host"] for one in shown if one["class"] == "victim"})
     victims, protected = found.count("victim"), found.count("protected")
-    others = len(found) - victims - protected
     return (
-        f"{victims} victim{'' if victims == 1 else 's'} on {places} of {len(hosts)} hosts; "
-        f"{protected} protected and {others} other process{'' if others == 1 else 'es'} stay"
+        f"{_counted(victims, 'victim')} on {places} of {_counted(len(hosts), 'host')}"
+        f"{f', {stops} service(s) stop' if stops else ''}; {protected} protected and "
+        f"{_counted(len(found) - victims - protected, 'other process', 'other processes')} stay"
     )
 
 
-def results(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def results(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool = False) -> list[dict[str, Any]]:
     """A row a host: its state, what became free, and what a person must do."""
     found = []
     for host in hosts:
         seen, done = hostvars[host].get("cleanup_seen") or {}, hostvars[host].get("cleanup_done") or {}
-        last = done if "state" in done or done.get("unreachable") else seen
-        state = last.get("state", "unreachable" if last.get("unreachable") else "unknown")
+        last = done if "state" in done or done.get("unreachable") or done.get("msg") else seen
+        state, note = _state(last), _note(last)
+        if state == "held" and not check_mode:
+            note = "nothing was ended, since nobody agreed: -e yes=true does"
         found.append(
             {
                 "host": host,
                 "state": state,
-                "failed": state not in SUCCESS,
+                "failed": state not in SUCCESS or (state == "held" and not check_mode),
                 "freed_mib": last.get("freed_mib", 0),
                 "seconds": last.get("elapsed_s"),
-                "note": _note(last),
+                "note": note,
                 "actions": last.get("actions", []),
                 "gpus": last.get("gpus", []),
             }
@@ -106,4 +136,5 @@ class FilterModule:
             "ironserve_cleanup_rows": rows,
             "ironserve_cleanup_summary": summary,
             "ironserve_cleanup_results": results,
+            "ironserve_cleanup_problems": problems,
         }

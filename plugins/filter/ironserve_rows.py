@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -137,7 +138,7 @@ def _deploy_row(
     if outcome.get("failure") is not None:
         # One that generates and could not be marked as proven has failed, too: it is not what a deploy promises.
         verdict = verdict if verdict in ("failed", "timeout") else "failed"
-        note = " ".join(outcome["failure"].splitlines()[:1])[:200] or note
+        note = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
     return {
         "host": host,
         "service": release["service"],

@@ -23,7 +23,9 @@ def gpu(number=0, used=0, **more):
 
 
 def wish(*named, scope=("GPU-0", "GPU-1"), **more):
-    return Wish(frozenset(named or scope), named, **{"expected": 0, "free_threshold_mib": 64, "mig": False, **more})
+    return Wish(
+        frozenset(named or scope), frozenset(named), **{"expected": 0, "free_threshold_mib": 64, "mig": False, **more}
+    )
 
 
 def process(pid=4001, comm="x", state="S", parent=1):
@@ -162,7 +164,9 @@ def test_case_18_a_process_that_outlives_sigkill_needs_a_reboot():
 def test_seven_of_eight():
     seven = [gpu(number) for number in range(7)]
     everything = {"scope": [one.uuid for one in seven], "expected": 8}
-    assert judge(*seven, wished=wish(**everything)).message.startswith("the driver knows 7 GPUs of 8")
+    assert judge(*seven, wished=wish(**everything)).message.startswith(
+        "the driver knows 7 GPUs, and ironserve_hardware.gpu_count says 8"
+    )
     missing = replace(gpu(-1), uuid="GPU-7", error="lost", memory_used_mib=None)
     assert judge(*seven, missing, wished=wish(**everything)).state == "gpu_lost"
     assert judge(*seven, wished=wish("GPU-0", "GPU-7")).state == "gpu_lost"

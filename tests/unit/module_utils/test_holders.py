@@ -61,12 +61,22 @@ UUID = "GPU-81e540af-1718-43f5-3b6a-791b20ddf894"
         ("0::/system.slice/run-r0123.scope", Owner("process", "run-r0123.scope")),
         ("0::/init.scope", Owner("unit", "init.scope")),
         ("0::/", Owner("process")),
-        ("0::/lxc.payload.web/system.slice/vllm.service", Owner("process")),
+        ("0::/lxc.payload.web/system.slice/vllm.service", Owner("machine", "lxc.payload.web")),
+        ("0::/machine.slice/machine-vm.scope/libvirt/vcpu0", Owner("machine", "machine-vm.scope")),
+        (f"0::/default/{ID}", Owner("machine", ID)),
+        ("0::/nomad.slice/share.slice/1a2b.vllm.scope", Owner("machine", "nomad.slice")),
+        ("0::/htcondor/job_1", Owner("machine", "htcondor")),
         ("", Owner("process")),
     ],
 )  # fmt: skip
 def test_owner_of_a_process(cgroup, owner):
     assert holders.owner_of(cgroup) == owner
+
+
+def test_inside_a_machine_nothing_belongs_to_that_machine():
+    inside = "0::/lxc.payload.web/system.slice/vllm.service"
+    assert holders.owner_of(inside, own="0::/lxc.payload.web/user.slice/session-3.scope") == Owner("process")
+    assert holders.owner_of(inside, own="0::/user.slice/session-3.scope").kind == "machine"
 
 
 @pytest.mark.parametrize(

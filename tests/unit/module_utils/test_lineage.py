@@ -31,6 +31,8 @@ def process(comm="python3", **more):
         (["vim", "/etc/systemd/system/sglang.service"], False),
         (["python3", "-m", "sglang.launch_server", "--model-path", "/m"], True),
         (["/usr/bin/python3.12", "-u", "-X", "dev", "-m", "sglang.launch_server"], True),
+        (["python3.13t", "-m", "sglang.launch_server"], True),
+        (["python3-dbg", "-m", "sglang.launch_server"], True),
         (["python3", "-m", "vllm.entrypoints.openai.api_server"], True),
         (["/opt/ironserve/engines/x/bin/vllm", "serve", "/m"], True),
         (["python3", "/opt/ironserve/engines/x/bin/vllm", "serve", "/m"], True),

@@ -75,7 +75,7 @@ def targets(found) -> set[int]:
 
 
 def test_case_11_orphans_are_found_by_gpus_and_titles_and_go_as_a_whole(host):
-    host.add(3990, "-bash", session=3990)
+    host.add(3990, "-bash", session=3990, comm="bash")
     host.add(4002, "VLLM::EngineCore", parent=3990, session=3990)
     host.add(4003, "VLLM::Worker_TP0", parent=4002, session=3990)
     host.add(4004, "VLLM::Worker_TP1", parent=4002, session=3990)
@@ -116,7 +116,7 @@ def test_case_14_what_is_protected_can_be_extended_and_taken_back_only_by_name(h
     more = host.find(reading, protected=Scope(frozenset()).protected | {"acme-exporter"})
     assert kinds(more)[100] == "protected"
     less = host.find(reading, protected=Scope(frozenset()).protected - {"gpud"}, consent_foreign=True)
-    assert kinds(less)[101] == "foreign"
+    assert kinds(less)[101] == "victim"
     assert targets(less) == {101}
 
 
@@ -174,6 +174,7 @@ def test_a_group_of_ranks_goes_as_a_whole_though_half_of_it_is_on_other_gpus(hos
         host.add(500 + rank, f"sglang::scheduler_TP{rank}", session=500)
     found = host.find(gpus({500: 1}, {501: 1}), gpus=frozenset({uuid(0)}))
     assert targets(found) == {500, 501}
+    assert kinds(found)[501] == "victim"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +198,22 @@ def test_whose_a_rank_is_decides(host, cgroup, kind):
     assert bool(found.targets) is (kind == "victim")
 
 
+@pytest.mark.parametrize("parent", ["raylet", "supervisor", "acme-launch"])
+def test_a_deploy_spares_ranks_whose_parent_is_not_known_to_take_in_orphans(host, parent):
+    host.add(600, parent)
+    host.add(601, "sglang::scheduler", parent=600)
+    assert targets(host.find(gpus({601: 1}), leftovers_only=True)) == set()
+    assert targets(host.find(gpus({601: 1}))) == {601}  # a person is shown it first
+
+
+def test_a_deploy_spares_what_the_service_user_runs_by_hand(host):
+    host.add(610, "python3", "bench.py", uid=64123)
+    host.add(611, "worker", uid=64123)
+    reading = gpus({610: 1, 611: 1})
+    assert targets(host.find(reading, service_user="64123", leftovers_only=True)) == set()
+    assert targets(host.find(reading, service_user="64123")) == {610, 611}
+
+
 def test_an_engine_that_serves_is_spared_where_only_leftovers_are_to_go(host):
     host.add(700, "python3", "/v/bin/vllm", "serve", "/m")
     host.add(701, "VLLM::EngineCore", parent=700)
@@ -214,7 +231,32 @@ def test_anybody_else_is_foreign_and_goes_only_with_consent_and_a_context(host):
     reading = gpus({750: 5})
     assert kinds(host.find(reading)) == {750: "foreign", 752: "foreign", ME: "self"}
     assert targets(host.find(reading)) == set()
-    assert targets(host.find(reading, consent_foreign=True)) == {750, 751}
+    agreed = host.find(reading, consent_foreign=True)
+    assert targets(agreed) == {750, 751}
+    assert kinds(agreed) == {750: "victim", 751: "victim", 752: "foreign", ME: "self"}  # as the person is shown it
+
+
+def test_consent_does_not_reach_an_engine_on_other_gpus_that_a_foreign_process_started(host):
+    host.add(750, "python3", "batch.py")
+    host.add(751, "VLLM::EngineCore", parent=750)
+    host.add(752, "VLLM::Worker_TP0", parent=751)
+    found = host.find(gpus({750: 5}, {752: 5}), gpus=frozenset({uuid(0)}), consent_foreign=True)
+    assert targets(found) == {750}
+    assert kinds(found)[752] == "out_of_scope"
+
+
+def test_nobody_ends_who_came_after_the_question(host):
+    host.add(760, "python3", "/v/bin/vllm", "serve", "/m")
+    host.add(761, "VLLM::EngineCore", parent=760)
+    host.add(770, "python3", "/v/bin/vllm", "serve", "/m")
+    host.add(771, "VLLM::EngineCore", parent=770)
+    host.add(772, "VLLM::Worker_TP0", parent=771)  # started since by somebody who was agreed on
+    reading = gpus({761: 5}, {771: 5}, {772: 5})
+    found = host.find(reading, agreed=frozenset({(770, 770), (771, 771), (761, 4711)}))
+    assert targets(found) == {770, 771, 772}
+    assert kinds(found)[761] == "foreign"
+    assert "came after the question" in next(held.why for held in found.held if held.process.pid == 761)
+    assert targets(host.find(reading, agreed=frozenset())) == set()
 
 
 def test_the_service_users_processes_are_ours(host):

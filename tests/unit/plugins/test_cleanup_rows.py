@@ -49,7 +49,7 @@ def test_holders_victims_first_and_this_run_not_at_all(rows):
     found = rows.rows(["h1", "h2", "h3"], hostvars)
     assert [(row["host"], row["class"], row.get("pid")) for row in found] == [
         ("h1", "victim", 9), ("h1", "protected", 5), ("h1", "out_of_scope", 3), ("h2", "clean", None),
-        ("h3", "unknown", None),
+        ("h3", "unreachable", None),
     ]  # fmt: skip
     assert (found[0]["gpus"], found[0]["age"], found[0]["mib"], len(found[0]["command"])) == ("0-7", "1h01m", 100, 60)
     assert found[2]["mib"] is None
@@ -67,9 +67,30 @@ def test_results_say_who_has_something_to_do(rows):
         "h4": {"cleanup_seen": {"unreachable": True, "msg": "no route"}},
         "h5": {},
     }
+    assert [row["failed"] for row in rows.results(["h2"], hostvars, check_mode=True)] == [False]
     found = rows.results(list(hostvars), hostvars)
     assert [(row["state"], row["failed"], row["freed_mib"]) for row in found] == [
-        ("clean", False, 8), ("held", False, 0), ("driver_hung", True, 0), ("unreachable", True, 0),
+        ("clean", False, 8), ("held", True, 0), ("driver_hung", True, 0), ("unreachable", True, 0),
         ("unknown", True, 0),
     ]  # fmt: skip
     assert found[2]["note"] == "reboot"
+    assert "nobody agreed" in found[1]["note"]
+
+
+def test_a_service_that_stops_is_in_the_table(rows):
+    seen = {"gpus": GPUS, "actions": ["stop ironserve-main.service"], "state": "held"}
+    hostvars = {"h1": {"cleanup_seen": seen}}
+    (row, _) = rows.rows(["h1"], hostvars)
+    assert (row["class"], row["command"], row["why"]) == (
+        "victim", "ironserve-main.service", "stopped until the next deploy"
+    )  # fmt: skip
+    assert rows.summary(["h1"], hostvars).startswith("0 victims on 1 of 1 host, 1 service(s) stop;")
+
+
+def test_wrong_settings_are_told_with_their_keys(rows):
+    found = rows.problems({"protected_exta": ["x"], "grace_s": -1, "mig": "ja"}, yes="flase", consent_foreign="true")
+    told = "; ".join(found)
+    for word in ("protected_exta", "did you mean", "protected_extra", "grace_s", "mig", "yes", "flase"):
+        assert word in told
+    assert rows.problems({}, yes="true", consent_foreign="no") == []
+    assert rows.problems(["x"])
