@@ -25,12 +25,21 @@ STOP = "stop "
 """How gpu_cleanup says that it stops a unit."""
 
 
-def problems(settings: Any, **run: Any) -> list[str]:
-    """What is wrong with ``ironserve_cleanup`` and with variables of the run that are to be true or false."""
+def problems(settings: Any, run: Mapping[str, Any], service: str, services: Sequence[str]) -> list[str]:
+    """What is wrong with what was asked for.
+
+    Args:
+        settings: ``ironserve_cleanup``.
+        run: variables of the run that are to be true or false.
+        service: the service that was named, or nothing.
+        services: those of the host.
+    """
     found = Problems()
     check(settings, site.VARIABLES["ironserve_cleanup"], "ironserve_cleanup", "", found)
     site.check_extra_variables(run, found)
-    return found.found
+    if service and service not in services:
+        found.add("-e", "service", f"the host has no service {service}, but {', '.join(services) or 'none'}")
+    return [str(problem) for problem in found.found]
 
 
 def _state(answer: Mapping[str, Any]) -> str:

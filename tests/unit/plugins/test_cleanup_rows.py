@@ -88,9 +88,20 @@ def test_a_service_that_stops_is_in_the_table(rows):
 
 
 def test_wrong_settings_are_told_with_their_keys(rows):
-    found = rows.problems({"protected_exta": ["x"], "grace_s": -1, "mig": "ja"}, yes="flase", consent_foreign="true")
+    settings, run = {"protected_exta": ["x"], "grace_s": -1, "mig": "ja"}, {"yes": "flase", "consent_foreign": "true"}
+    found = rows.problems(settings, run, "mian", ["main"])
     told = "; ".join(found)
-    for word in ("protected_exta", "did you mean", "protected_extra", "grace_s", "mig", "yes", "flase"):
+    for word in (
+        "protected_exta",
+        "did you mean",
+        "protected_extra",
+        "grace_s",
+        "mig",
+        "yes",
+        "flase",
+        "mian",
+        "but main",
+    ):
         assert word in told
-    assert rows.problems({}, yes="true", consent_foreign="no") == []
-    assert rows.problems(["x"])
+    assert rows.problems({}, {"yes": True, "consent_foreign": "no"}, "", ["main"]) == []
+    assert rows.problems(["x"], {}, "", ["main"])
