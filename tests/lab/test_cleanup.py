@@ -58,8 +58,10 @@ def fleet(hosts, tmp_path):
     yield fleet
     for host, pid in fleet.started:
         fleet.shell(host, f"kill -KILL {pid} 2>/dev/null || true")
+    memory = "nvidia-smi --query-gpu=memory.used --format=csv,noheader"
     for host in ("h1", "h2"):
         gpu_hosts.set_faults(hosts, host)
+        fleet.shell(host, WAIT.format(f"! {memory} | grep -qv '^0 MiB'"))  # what was just killed counts for a moment
 
 
 def hold(fleet: Fleet, *words: object, host: str = "h1", program: str = "hold_gpu") -> dict[str, int]:
