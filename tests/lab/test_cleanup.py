@@ -8,6 +8,7 @@ import select
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -584,17 +585,23 @@ def test_the_playbook_does_what_the_person_at_the_terminal_answers(fleet, word, 
             if "yes or no" in said:
                 break
         assert "left behind by an engine" in said  # who goes is shown before the question
-        # Ansible forgets what was typed before it listens: so it is typed until it is heard.
-        for _ in range(20):
+        # Ansible forgets what was typed before it listens: so it is typed again every second until it is heard.
+        answered = ""
+        for _ in range(60):
             run.stdin.write(f"{word}\n".encode())
             run.stdin.flush()
-            if select.select([run.stdout], [], [], 2)[0]:
-                said += os.read(run.stdout.fileno(), 65536).decode(errors="replace")
-            if "TASK" in said.rpartition("yes or no")[2]:
+            ends = time.monotonic() + 1
+            while "TASK" not in answered and select.select([run.stdout], [], [], max(0, ends - time.monotonic()))[0]:
+                answered += os.read(run.stdout.fileno(), 65536).decode(errors="replace")
+            if "TASK" in answered:
                 break
+        said += answered
         said += run.stdout.read().decode(errors="replace")
     finally:
         run.stdin.close()
-        run.wait(60)
+        try:
+            run.wait(60)
+        finally:
+            run.kill()
     assert run.returncode == (0 if goes else 2), said
     assert (alive(fleet, ranks.values()) == set()) is goes, said
