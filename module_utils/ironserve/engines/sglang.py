@@ -31,6 +31,21 @@ READS_API_KEY_VARIABLE = False
 TITLE = "sglang::"
 """How its processes call themselves: ``sglang::scheduler_TP0``. The main one keeps its argv."""
 
+RANK_TITLES = ("sglang::scheduler",)
+"""Titles of its ranks, one process a GPU."""
+
+PARALLEL_FLAGS = (("tensor-parallel-size", "tp-size", "tp"), ("pipeline-parallel-size", "pp-size"),
+                  ("data-parallel-size", "dp-size"), ("nnodes",))  # fmt: skip
+"""Flags of the sizes that make up the number of ranks, each with its other names: tensor, pipeline, data, hosts."""
+
+DATA_PARALLEL_INSIDE = ("enable-dp-attention",)
+"""Flags with which data parallelism divides the tensor parallel ranks, and adds none."""
+
+NODE_RANK_FLAGS = ("node-rank",)
+
+RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"use-ray": ()}
+"""Flags with which other programs have the ranks, each with the values for which they do not."""
+
 MODULES = ("sglang.launch_server",)
 SCRIPT = "sglang"
 """What starts a server: ``python -m sglang.launch_server``, ``sglang serve``."""

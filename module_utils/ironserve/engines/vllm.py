@@ -31,6 +31,21 @@ READS_API_KEY_VARIABLE = True
 TITLE = "VLLM::"
 """How its processes call themselves: ``VLLM::EngineCore``, ``VLLM::Worker_TP0``. The main process keeps its argv."""
 
+RANK_TITLES = ("VLLM::Worker", "VLLM::EngineCore")
+"""Titles of its ranks, one process a GPU. With one GPU there may be no worker: the engine core is the rank then."""
+
+PARALLEL_FLAGS = (("tensor-parallel-size",), ("pipeline-parallel-size",), ("data-parallel-size",), ("nnodes",))
+"""Flags of the sizes that make up the number of ranks, each with its other names: tensor, pipeline, data, hosts."""
+
+DATA_PARALLEL_INSIDE: tuple[str, ...] = ()
+"""Flags with which data parallelism divides the tensor parallel ranks, and adds none."""
+
+NODE_RANK_FLAGS = ("node-rank",)
+
+RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"distributed-executor-backend": ("mp",), "data-parallel-size-local": (),
+                   "data-parallel-rank": ()}  # fmt: skip
+"""Flags with which other programs or hosts have some of the ranks, each with the values for which they do not."""
+
 MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 SCRIPT = "vllm"
 """What starts a server: ``python -m vllm.entrypoints.openai.api_server``, ``vllm serve``."""

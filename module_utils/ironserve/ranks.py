@@ -1,0 +1,92 @@
+"""The ranks of an engine on a host: how many there have to be, how many are there, and which of its processes died.
+
+An engine's processes name themselves (``sglang::scheduler_TP0``, ``VLLM::EngineCore``). A child that one of them forks
+for a compiler has the name, too, until it takes another one: what is called like its own parent is none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from .processes import Process
+
+
+class Member(NamedTuple):
+    """A process of an engine's unit; ``title`` is the first word of its command line."""
+
+    process: Process
+    title: str
+
+
+def _number(flags: Mapping[str, Any], names: Iterable[str], otherwise: int = 1) -> int:
+    values = (str(flags.get(name, "")) for name in names)
+    return next((int(value) for value in values if value.isdigit()), otherwise)
+
+
+def node_rank(flags: Mapping[str, Any], engine: ModuleType) -> int:
+    """Which of the hosts that serve one model together this one is; only 0 answers requests."""
+    return _number(flags, engine.NODE_RANK_FLAGS, 0)
+
+
+def expected(flags: Mapping[str, Any], engine: ModuleType) -> int:
+    """How many ranks a server has on this host; 0 where its flags do not tell.
+
+    Args:
+        flags: the release's flags, long names without dashes.
+        engine: what is known of the engine, from ``engines/``.
+    """
+    if any(name in flags and flags[name] not in here for name, here in engine.RANKS_ELSEWHERE.items()):
+        return 0
+    tensor, pipeline, data, nodes = (_number(flags, names) for names in engine.PARALLEL_FLAGS)
+    world = tensor * pipeline * (1 if any(name in flags for name in engine.DATA_PARALLEL_INSIDE) else data)
+    return world // nodes if world % nodes == 0 else 0
+
+
+@dataclass
+class Ranks:
+    """The processes of one start of an engine that have a title, over time.
+
+    Args:
+        engine: what is known of the engine, from ``engines/``.
+        wanted: how many ranks there have to be, 0 if unknown.
+    """
+
+    engine: ModuleType
+    wanted: int
+    count: int = 0
+    """Ranks that are there now."""
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+    lost: dict[str, float] = field(default_factory=dict)
+    """Processes that died, as ``sglang::scheduler_TP3 (pid 4711)``, and when that was seen. None of them comes back."""
+
+    def look(self, members: Iterable[Member], at: float) -> None:
+        """Take in who is there. One whose first thread ended is gone: that thread runs the model."""
+        alive = {member.process.pid: member for member in members if member.process.state not in "ZX"}
+        titled = []
+        for member in alive.values():
+            parent = alive.get(member.process.parent)
+            if member.title.startswith(self.engine.TITLE) and not (parent and parent.title == member.title):
+                titled.append(member)
+                self.seen[member.process.pid, member.process.start_ticks] = member.title
+        for (pid, ticks), title in self.seen.items():
+            if pid not in alive or alive[pid].process.start_ticks != ticks:
+                self.lost.setdefault(f"{title} (pid {pid})", at)
+        counts = [sum(member.title.startswith(kind) for member in titled) for kind in self.engine.RANK_TITLES]
+        self.count = next(filter(None, counts), 0)
+
+    def lost_for_s(self, at: float) -> float:
+        """Seconds since the first one died, 0 if none did."""
+        return at - min(self.lost.values()) if self.lost else 0.0
+
+    def missing(self) -> int:
+        """How many ranks are not there; 0 where nothing ever named itself, as in an engine that does not do that."""
+        return max(0, self.wanted - self.count) if self.seen else 0
+
+    def said(self) -> str:
+        """``7 of 8 ranks; VLLM::Worker_TP3 (pid 4711) died``."""
+        of = f" of {self.wanted}" if self.wanted else ""
+        died = f"; {', '.join(self.lost)} died" if self.lost else ""
+        return f"{self.count}{of} ranks{died}"
