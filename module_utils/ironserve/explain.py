@@ -32,8 +32,13 @@ def explain(
         for name, value in sorted(release["env"].items())
     ]
     env += [{"name": name, "value": value, "origin": "service: gpus"} for name, value in release["host_env"].items()]
-    settings = [{"name": key, "value": release[key], "origin": str(merged.origins[key,])} for key in DEFAULTS]
+    settings = [{"name": key, "value": _plain(release[key]), "origin": str(merged.origins[key,])} for key in DEFAULTS]
     return {"argv": rows, "env": env, "settings": settings}
+
+
+def _plain(value: Any) -> Any:
+    """Limits by phase in a line."""
+    return ", ".join(f"{name} {limit}" for name, limit in value.items()) if isinstance(value, Mapping) else value
 
 
 def _of_service(name: str, engine: ModuleType) -> str:

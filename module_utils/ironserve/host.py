@@ -151,6 +151,22 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o644, group: int = -1) 
         raise
 
 
+def inode(path: Path) -> int:
+    """The inode of a file, 0 where there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def link(path: Path, target: str) -> None:
     """Point a symbolic link somewhere else in one step."""
     beside = path.with_name(f".{path.name}.new")

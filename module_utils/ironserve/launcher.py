@@ -34,13 +34,15 @@ def main(argv: Sequence[str]) -> None:
     variable = ENGINES[release["engine"]].API_KEY_VARIABLE
     key, watchdog_s = os.environ.get(variable, ""), notify.watchdog_s()
     log = host.RUNTIME / service / "helper.log"
+    log_offset = host.size(host.LOGS / f"{service}.log")
+    probe.tidy(service, invocation)
 
     def give_up() -> None:
         last = (host.read_text(log) or "").strip().splitlines()[-1:]
         detail = f"the readiness helper cannot run, so nobody can say whether the server generates: {' '.join(last)}"
         host.write_text(probe.result_path(service, invocation), json.dumps({"outcome": "no_helper", "detail": detail}))
 
-    detach(lambda: Helper(release, pid, invocation, key, watchdog_s).run(), give_up, log)
+    detach(lambda: Helper(release, pid, invocation, key, watchdog_s, log_offset).run(), give_up, log)
     try:
         os.execve(command[0], command, engine_environment(os.environ))  # noqa: S606  a shell would change pid and argv
     except OSError as error:

@@ -307,16 +307,17 @@ class Watch:
 
     Args:
         reader: opens the reader, in the child.
+        pause_s: seconds between two looks, for whoever looks for hours; None looks as often as is cheap.
     """
 
-    def __init__(self, reader: Callable[[], Reader] = open_reader) -> None:
+    def __init__(self, reader: Callable[[], Reader] = open_reader, pause_s: float | None = None) -> None:
         self._pipe, out = os.pipe()
         os.set_blocking(self._pipe, False)
         self._text = b""
         self.pid: int | None = os.fork()
         """The child, as long as it is not known to have ended."""
         if self.pid == 0:
-            _child(out, reader)
+            _child(out, reader, pause_s)
         os.close(out)
 
     def __enter__(self) -> Watch:
@@ -381,17 +382,17 @@ def look(timeout_s: float = 30.0, topology: bool = False, reader: Callable[..., 
         return watch.latest(timeout_s) or Reading("", failure="hung")
 
 
-def _child(out: int, reader: Callable[[], Reader]) -> NoReturn:
+def _child(out: int, reader: Callable[[], Reader], pause_s: float | None) -> NoReturn:
     """Look and tell until nobody listens."""
     try:
         aside.detach(out)
         with os.fdopen(out, "wb") as pipe:
-            _tell(pipe, reader)
+            _tell(pipe, reader, pause_s)
     finally:
         os._exit(0)
 
 
-def _tell(pipe: Any, reader: Callable[[], Reader]) -> None:
+def _tell(pipe: Any, reader: Callable[[], Reader], wanted_s: float | None) -> None:
     began = time.monotonic()
     full_at = began - FULL_EVERY_S
     try:
@@ -402,7 +403,8 @@ def _tell(pipe: Any, reader: Callable[[], Reader]) -> None:
             full_at = at if full else full_at
             reading = read(full)
             _send(pipe, reading)
-            pause_s = min(SLOW_S, max(FAST_S, (at - began) * FAST_S)) if reading.source == SOURCE else SLOW_S
+            cheap_s = min(SLOW_S, max(FAST_S, (at - began) * FAST_S)) if reading.source == SOURCE else SLOW_S
+            pause_s = cheap_s if wanted_s is None else wanted_s
             time.sleep(max(0.0, at + pause_s - time.monotonic()))
     except BrokenPipeError:
         return

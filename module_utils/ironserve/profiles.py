@@ -11,9 +11,15 @@ from typing import Any
 from .engines import ENGINES
 from .flags import check_value
 from .problems import Problems, did_you_mean, kind_of, unknown
+from .progress import STALL_TIMEOUT_S
 from .schema import Key, check_mapping
 
-DEFAULTS = {"startup_timeout_s": 3600, "completion_timeout_s": 120, "stall_timeout_s": 900, "watchdog_s": 600}
+DEFAULTS = {
+    "startup_timeout_s": 3600,
+    "completion_timeout_s": 120,
+    "stall_timeout_s": STALL_TIMEOUT_S,
+    "watchdog_s": 600,
+}
 """Seconds. A trillion parameters from a network file system took over 40 minutes in public reports; the first
 completion of a cold engine may compile kernels."""
 
@@ -35,7 +41,15 @@ SETTINGS = {
         keys={"gpu_count": Key("int", "GPUs a host, at least", low=0, high=64, removable=True)},
     ),
     "startup_timeout_s": _seconds("startup_timeout_s", "seconds a start may take in all"),
-    "stall_timeout_s": _seconds("stall_timeout_s", "seconds a start may go without a word in its log"),
+    "stall_timeout_s": Key(
+        "seconds",
+        "seconds a start may go without anything that moves (log, reads, CPU work, GPU memory); or a mapping of such "
+        "limits by phase of the engine's log, of which default is for all others",
+        low=1,
+        removable=True,
+        default=STALL_TIMEOUT_S,
+        values=Key("int", "seconds of that phase", low=1),
+    ),
     "completion_timeout_s": _seconds("completion_timeout_s", "seconds the first completion may take"),
     "watchdog_s": _seconds(
         "watchdog_s", "seconds without decoding while requests wait, after which systemd kills the engine"

@@ -15,21 +15,23 @@ UNSEEN_S = 5.0
 """Of a longer time between two looks no more than this counts as stillness: a host that was suspended, or so busy that
 nobody could look, has not shown that nothing moved."""
 
+STALL_TIMEOUT_S = 900
+"""Healthy starts were silent for ten minutes in public reports, with nothing but reads to show that they moved."""
+
 DEFAULT = "default"
 """Key of the limit that holds for phases without one of their own."""
 
 
-def stall_limit_s(stall_timeout_s: Any, phase: str, default_s: float) -> float:
+def stall_limit_s(stall_timeout_s: Any, phase: str) -> float:
     """The stall limit that holds in a phase.
 
     Args:
         stall_timeout_s: what the release says: a number, or limits by phase, of which ``default`` is for all others.
         phase: where the start is.
-        default_s: what holds where the release does not say.
     """
     if not isinstance(stall_timeout_s, Mapping):
-        return float(stall_timeout_s or default_s)
-    return float(stall_timeout_s.get(phase, stall_timeout_s.get(DEFAULT, default_s)))
+        return float(stall_timeout_s or STALL_TIMEOUT_S)
+    return float(stall_timeout_s.get(phase, stall_timeout_s.get(DEFAULT, STALL_TIMEOUT_S)))
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The readiness helper: lives beside the engine in its unit and tells systemd what only a question can show.
 
-While the engine starts: that it generates (READY=1). A start in which nothing moves it ends itself: systemd's own limit
-could be extended while something moves, but every daemon-reload loses the extension and kills the start (252 and 257).
-While it serves: that it decodes, or that nothing waits (WATCHDOG=1); systemd ends an engine of which it hears nothing.
+While the engine starts: that it generates (READY=1). A start that the judge calls hung or broken it ends itself:
+systemd's own limit could be extended while something moves, but every daemon-reload loses the extension and kills the
+start (252 and 257). While it serves: that it decodes, or that nothing waits (WATCHDOG=1); systemd ends an engine of
+which it hears nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from . import host, notify, probe
+from . import host, notify, nvml, probe
 from .engines import ENGINES
-from .slices import duration
+from .judge import BAD, Seen, Verdict, judge_ranks, judge_start
+from .ranks import node_rank
+from .start import Start
+from .systemd import GATE_DROP_IN, unit_name
 
 POLL_S = 0.2
+LOOK_EVERY_S = 1.0
+RANKS_EVERY_S = 2.0
+GPUS_EVERY_S = 0.5
 LOOK_AT_LEAST_EVERY_S = 30.0
+EVIDENCE_S = 30.0
+"""A gate that watches sees the verdict, collects evidence of the engine and stops the unit, all within this."""
 ASK_AGAIN_AFTER_S = 10.0
 """A server whose first answer was wrong is asked again: where no gate watches, the next one may be right."""
 
 
 SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
-ACCESS_LINE = re.compile(rb'"[A-Z]+ \S+ HTTP/1\.')
-"""A line about a request. A start does not move because somebody, this helper most of all, asks whether it is ready."""
 
 
 class Work(NamedTuple):
@@ -65,34 +72,6 @@ def condition(before: Work | None, now: Work | None) -> str:
     return "stuck" if now.requests else "idle"
 
 
-class LogWatch:
-    """Says whether an engine's log moved since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = self._size()
-
-    def _size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
-
-    def moved(self) -> bool:
-        """Whether the engine wrote anything but lines about requests."""
-        size, before = self._size(), self.size
-        self.size = size
-        if size <= before:
-            return size < before  # a log that is smaller is a new one
-        try:
-            with self.path.open("rb") as file:
-                file.seek(before)
-                lines = re.split(rb"[\r\n]+", file.read(size - before))
-        except OSError:
-            return False
-        return any(line.strip() and not ACCESS_LINE.search(line) for line in lines)
-
-
 class Helper:
     """Watches one start of one engine to its end.
 
@@ -102,6 +81,7 @@ class Helper:
         invocation: systemd's id of this start.
         key: API key that the server wants, or empty.
         watchdog_s: the unit's WatchdogSec.
+        log_offset: where this start begins in the service's log.
         say: tells systemd.
         clock: monotonic seconds.
         sleep: waits that many seconds.
@@ -114,6 +94,7 @@ class Helper:
         invocation: str,
         key: str,
         watchdog_s: float,
+        log_offset: int = 0,
         say: Callable[..., None] = notify.say,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -124,6 +105,8 @@ class Helper:
         self.engine = ENGINES[release["engine"]]
         self.asking: threading.Thread | None = None
         self.seen: Work | None = None
+        self.is_follower = node_rank(release.get("flags", {}), self.engine) > 0
+        self.watched = Start(self.release, main_pid, log_offset, clock())
 
     def run(self) -> None:
         """Until the engine ends. A helper that takes the place of a killed one goes on where that was."""
@@ -138,42 +121,54 @@ class Helper:
 
     def start(self) -> bool:
         """Watch the start until the server generates; False when the engine ended before, or was ended."""
-        log, limit_s = LogWatch(host.LOGS / f"{self.release['service']}.log"), self.release["stall_timeout_s"]
-        began = moved_at = asked_at = self.clock()
-        whole_s = self.release["startup_timeout_s"] + self.release["completion_timeout_s"]
-        told = ""
-        while self.alive():
-            found, now = self._found(), self.clock()
-            if found.get("outcome") == "ready":
-                return True
-            if not found.get("outcome") or now - asked_at >= ASK_AGAIN_AFTER_S:
-                self._ask()
-                asked_at = now
-            # The first completion of a cold engine may compile for minutes without a word; it has a limit of its own.
-            if log.moved() or (found.get("health") == 200 and not found.get("outcome")):
-                moved_at = now
-            if now - moved_at >= limit_s:
-                self._end(f"nothing moved in its log for {duration(limit_s)} (stall_timeout_s of the profile)")
-                return False
-            if now - began >= whole_s:
-                self._end(f"not ready after {duration(whole_s)} (startup_timeout_s and completion_timeout_s)")
-                return False
-            status = f"STATUS=not ready: {found['outcome']}" if found.get("outcome") else "STATUS=starting"
-            if status != told:
-                self.say(status)
-                told = status
-            self.sleep(POLL_S)
-        return False
+        start, told, looked_at, asked_at = self.watched, "", -LOOK_EVERY_S, self.clock()
+        start.gpus = nvml.Watch(pause_s=GPUS_EVERY_S) if nvml.kernel_gpus() else None
+        try:
+            while self.alive():
+                found, now = self._found(), self.clock()
+                outcome = found.get("outcome")
+                if now - looked_at >= LOOK_EVERY_S or outcome == "ready":
+                    looked_at = now
+                    # A first completion may compile for minutes without a word; it has a limit of its own.
+                    excused = found.get("health") == 200 and not outcome
+                    seen = start.look(now, excused, generates=outcome == "ready")
+                    self._show(seen, now)
+                    verdict = judge_start(seen)
+                    if verdict.verdict in BAD:
+                        self._end(verdict)
+                        return False
+                    if not seen.missing and (start.ranks.count if self.is_follower else outcome == "ready"):
+                        return True
+                if outcome != "ready" and (not outcome or now - asked_at >= ASK_AGAIN_AFTER_S) and not self.is_follower:
+                    self._ask()
+                    asked_at = now
+                status = f"not ready: {outcome}" if outcome else f"starting: {seen.phase} {seen.progress}".rstrip(": ")
+                if status != told:
+                    self.say(f"STATUS={status}")
+                    told = status
+                self.sleep(POLL_S)
+            return False
+        finally:
+            if start.gpus:
+                start.gpus.close()
+                start.gpus = None
 
     def serve(self) -> None:
         """Feed the watchdog while there is reason to, and ask anew when somebody removed the last finding."""
         every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
         self.say("READY=1", "STATUS=serving")
-        moved_at, next_look = self.clock(), self.clock()
+        moved_at = next_look = ranks_at = self.clock()
         while self.alive():
-            if not self._found().get("outcome"):
+            now = self.clock()
+            if not self._found().get("outcome") and not self.is_follower:
                 self._ask()
-            if self.watchdog_s and self.clock() >= next_look:
+            if now - ranks_at >= RANKS_EVERY_S:
+                ranks_at = now
+                verdict = judge_ranks(self.watched.look_at_ranks(now), now)
+                if verdict.verdict in BAD:
+                    self._end(verdict)
+                    return
+            if self.watchdog_s and now >= next_look:
                 good, what = self.look(every_s)
                 if good:
                     moved_at = self.clock()
@@ -187,6 +182,8 @@ class Helper:
     def look(self, timeout_s: float) -> tuple[bool, str]:
         """Whether the engine decodes, or could if it were asked; and what it does, in words."""
         names = self.engine.WORK_METRICS
+        if self.is_follower:  # it answers nobody but the host that leads, and its health says 200 whatever it does
+            return True, "following"
         if not names:
             status = host.get(self.release["url"] + self.release["health_path"], probe.HEALTH_TIMEOUT_S).status
             return status == 200, "decoding" if status == 200 else f"health says {status or 'nothing'}"
@@ -204,10 +201,19 @@ class Helper:
             return True, "idle" if now else "generating"
         return False, "no answer to a request for one token"
 
-    def _end(self, why: str) -> None:
+    def _show(self, seen: Seen, at: float) -> None:
+        """Leave what was seen where the gate and whoever collects evidence find it."""
+        path = probe.start_path(self.release["service"], self.invocation)
+        host.write_text(path, json.dumps({"at": at, **seen._asdict()}))
+
+    def _end(self, verdict: Verdict) -> None:
         """Say why, then kill the engine: the process that this helper was started for, and no other."""
         finding = probe.end_path(self.release["service"], self.invocation)
-        host.write_text(finding, json.dumps({"outcome": "stalled", "detail": f"{why}, so it was ended"}))
+        host.write_text(finding, json.dumps({"outcome": verdict.verdict, "detail": verdict.reason, "final": True}))
+        gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
+        until = self.clock() + EVIDENCE_S
+        while gate.exists() and self.alive() and self.clock() < until:
+            self.sleep(POLL_S)
         with contextlib.suppress(ProcessLookupError):
             process = os.pidfd_open(self.main_pid)
             if self.alive():
@@ -221,6 +227,8 @@ class Helper:
         """Have the probe at work in a thread: a first completion may take minutes, in which the log is watched."""
         if self.asking is None or not self.asking.is_alive():
             self.asking = threading.Thread(
-                target=probe.watch, args=(self.release, self.alive, self.invocation, self.key), daemon=True
+                target=probe.watch,
+                args=(self.release, self.alive, self.invocation, self.key, self.watched.pids),
+                daemon=True,
             )
             self.asking.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,7 @@ from .explain import explain
 from .flags import NOT_WHOLE, Words, argv, words
 from .problems import Problems, kind_of, unknown
 from .profiles import Merged, Source, merge
+from .progress import DEFAULT
 from .systemd import can_carry
 
 FLAG_NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -47,6 +48,7 @@ def resolve(
     locks: Mapping[str, Mapping[str, Any]],
     problems: Problems,
     origins: dict[str, Any] | None = None,
+    engine_logs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any] | None:
     """The release of ``service`` on ``host``, or None with all that is wrong in ``problems``.
 
@@ -61,6 +63,7 @@ def resolve(
         problems: receives everything that is wrong.
         origins: receives where each word of the command and each variable comes from, see ``explain.py``; no part of
             the release, which does not change with the way in which a profile is written.
+        engine_logs: for each engine what its log says, ``phases`` and ``fatal`` as in ``knowledge/phases/``.
     """
     group = str(site.get("ironserve_host_group", "?"))
     found = merge(profile, sources, problems, group, host)
@@ -72,6 +75,8 @@ def resolve(
     engine, lock = ENGINES.get(str(merged.get("engine"))), locks.get(str(merged.get("engine")))
     if engine is None:
         return None
+    log = dict((engine_logs or {}).get(str(merged["engine"]), {}))
+    _check_stall_timeouts(found, [phase["name"] for phase in log.get("phases", [])], problems)
     gpus, owner = _gpus(site), f"service {service} of host {host}"
     _check_gpus(found, flags, engine, site, owner, problems)
     if gpus and VISIBLE in merged["env"]:
@@ -116,6 +121,7 @@ def resolve(
         "secrets": secrets.names(placed),
         "env_file": secrets.env_path(service) if placed["env"] else "",
         "health_path": engine.HEALTH_PATH,
+        "log": log,
         "startup_timeout_s": merged["startup_timeout_s"],
         "stall_timeout_s": merged["stall_timeout_s"],
         "watchdog_s": merged["watchdog_s"],
@@ -194,6 +200,20 @@ def _environment(merged: Merged, nccl_sets: Any, group: str, problems: Problems)
                 f'contradicts the NCCL set {chosen}: "{value}" here, "{nccl[name]}" in host group {group}',
             )
     return {str(name): str(value) for name, value in {**nccl, **own}.items()}
+
+
+def _check_stall_timeouts(merged: Merged, phases: Sequence[str], problems: Problems) -> None:
+    """Limits by phase name phases that the engine's log has."""
+    limits = merged.values["stall_timeout_s"]
+    if not isinstance(limits, Mapping) or not phases:
+        return
+    origin = merged.origins["stall_timeout_s",]
+    for name in limits:
+        if name != DEFAULT and name not in phases:
+            known = [DEFAULT, *phases]
+            problems.add(
+                origin.file, f"{origin.key}.{name}", unknown(f"phase of {merged.values['engine']}", name, known)
+            )
 
 
 def _gpus(site: Mapping[str, Any]) -> list[str]:

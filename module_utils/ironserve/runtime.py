@@ -13,7 +13,28 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
-from . import engines, host, judge, launcher, logs, notify, ports, probe, readiness, slices, systemd
+from . import (
+    aside,
+    engines,
+    gpus,
+    host,
+    judge,
+    launcher,
+    logs,
+    notify,
+    nvml,
+    ports,
+    probe,
+    processes,
+    progress,
+    ranks,
+    readiness,
+    slices,
+    smi,
+    start,
+    systemd,
+    vitals,
+)  # fmt: skip
 from .engines import sglang, vllm
 
 LAUNCHER = Path("/opt/ironserve/runtime/launch")
@@ -33,7 +54,8 @@ LOGROTATE_TEXT = """\
 """
 
 MODULES: tuple[ModuleType, ...] = (
-    engines, sglang, vllm, host, judge, launcher, logs, notify, ports, probe, readiness, slices, systemd,
+    aside, engines, sglang, vllm, gpus, host, judge, launcher, logs, notify, nvml, ports, probe, processes, progress,
+    ranks, readiness, slices, smi, start, systemd, vitals,
 )  # fmt: skip
 
 STARTED_BY = "import sys\n\nfrom ironserve.launcher import main\n\nmain(sys.argv)\n"

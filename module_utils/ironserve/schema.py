@@ -50,6 +50,7 @@ EXPECTED = {
     "bool": "true/false",
     "scalar": "text or a number",
     "size": "text, a number or a mapping",
+    "seconds": "a whole number of seconds or a mapping",
     "flag": "true/false, text, a number, a list or a mapping",
     "mapping": "a mapping",
     "list": "a list",
@@ -61,6 +62,7 @@ def _has_type(value: Any, wanted: str) -> bool:
         return wanted in ("bool", "flag")
     types: dict[str, Any] = {
         "str": str, "int": int, "number": (int, float), "bool": bool, "scalar": Scalar, "size": (*Scalar, Mapping),
+        "seconds": (int, Mapping),
         "flag": (*Scalar, list, Mapping), "mapping": Mapping, "list": list,
     }  # fmt: skip
     return isinstance(value, types[wanted])
@@ -80,14 +82,15 @@ def check(value: Any, key: Key, where: str, name: str, problems: Problems) -> No
         problems.add(
             where, name, f'"{value}" is none of {", ".join(key.choices)}{did_you_mean(str(value), key.choices)}'
         )
+    if isinstance(value, Mapping):
+        check_mapping(value, key, where, name, problems)
+        return
     if key.low is not None and value < key.low:
         problems.add(where, name, f"{value} is less than {key.low:g}")
     if key.high is not None and value > key.high:
         problems.add(where, name, f"{value} is more than {key.high:g}")
     if key.absolute and not str(value).startswith("/"):
         problems.add(where, name, f'expected an absolute path, got "{value}"')
-    if isinstance(value, Mapping):
-        check_mapping(value, key, where, name, problems)
     if isinstance(value, list) and key.values:
         for number, item in enumerate(value):
             check(item, key.values, where, f"{name}[{number}]", problems)

@@ -67,6 +67,7 @@ def resolve_host(
     locks: Mapping[str, Mapping[str, Any]],
     problems: Problems,
     origins: list[dict[str, Any]] | None = None,
+    engine_logs: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """A release for each service that is meant, by name; none when anything is wrong, and ``problems`` says what.
 
@@ -79,6 +80,7 @@ def resolve_host(
         locks: the locks of the engines, see ``resolve``.
         problems: receives everything that is wrong.
         origins: receives for each release where its values come from, in the same order; see ``resolve``.
+        engine_logs: what the engines' logs say, see ``resolve``.
     """
     where, all_views = f"host {host}", views(site)
     check_site(site, where, problems)
@@ -96,7 +98,7 @@ def resolve_host(
         wished = profile or view.get("ironserve_profile")
         if wished:
             known: dict[str, Any] = {}
-            releases.append(resolve(host, name, str(wished), view, sources, locks, problems, known))
+            releases.append(resolve(host, name, str(wished), view, sources, locks, problems, known, engine_logs))
             if origins is not None:
                 origins.append(known)
         else:

@@ -11,7 +11,7 @@ from ansible.module_utils.ironserve.vitals import MIB, Sample, Usage, Vitals, pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-STAT = "4711 (VLLM::Worker (TP) x) R 1 4711 4711 0 -1 4194304 {minflt} {cminflt} {majflt} 0 {utime} {stime} 0 0 20 0 9 0 77 1"
+STAT = "4711 (VLLM::Worker (TP) x) R 1 4711 4711 0 -1 0 {minflt} {cminflt} {majflt} 0 {utime} {stime} 0 0 20 0 9 0 77 1"
 IO = "rchar: 900\nwchar: 5\nsyscr: 3\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 0\ncancelled_write_bytes: 0\n"
 
 
