@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +97,18 @@ class Start:
     def _read_log(self, at: float) -> bool:
         """Whether the log moved."""
         text, self.cursor = logs.follow(self.log, self.cursor)
-        return False
+        lines, rest = logs.split(self.cursor.partial, text)
+        self.cursor = replace(self.cursor, partial=rest[-logs.LINE_LIMIT :])
+        logs.read(self.reading, lines, self.phases, rest)
+        moved = self.movement.feed(lines, self.phases, rest)
+        for line in lines:
+            if not self.fatal and any(re.search(fatal["match"], line) for fatal in self.fatal_lines):
+                self.fatal, self.fatal_at = logs.bare(line).strip()[: logs.LINE_LIMIT], at
+        if moved:
+            self.repeated = ""
+        elif lines:
+            self.repeated = logs.bare(lines[-1]).strip()
+        return moved
 
     def _gpu_memory(self, pids: set[int]) -> dict[str, int] | None:
         """Used MiB of each GPU: by the engine where the driver says whose it is, else in all."""

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.ironserve.judge import Verdict, completion_outcome, judge, message, model_outcome
+from ansible.module_utils.ironserve.judge import (
+    Seen,
+    Verdict,
+    completion_outcome,
+    judge,
+    judge_start,
+    message,
+    model_outcome,
+    proof_outcome,
+    repeats_itself,
+)
 from ansible.module_utils.ironserve.logs import Reading, read
 
+PROVEN = {"outcome": "ready", "proof": {"outcome": "ready", "detail": "3 completions"}}
 RUNNING = {"ActiveState": "active", "MainPID": "42", "ExecMainCode": "0", "Result": "success"}
 
 
@@ -25,17 +36,89 @@ def test_a_silent_engine_that_runs_is_waited_for():
 
 
 def test_ready_is_what_the_probe_saw():
-    assert judge(RUNNING, {"outcome": "ready"}, 10, 60) == Verdict("ready")
+    assert judge(RUNNING, PROVEN, 10, 60) == Verdict("ready")
+
+
+def test_a_token_is_not_yet_the_proof_that_what_comes_makes_sense():
+    assert judge(RUNNING, {"outcome": "ready"}, 10, 60) == Verdict("waiting")
+    nonsense = {"outcome": "ready", "proof": {"outcome": "degenerate", "detail": "it says !!!!"}}
+    assert judge(RUNNING, nonsense, 10, 60) == Verdict("failed", "it says !!!!")
 
 
 def test_tokens_before_systemd_heard_of_them_are_waited_for():
     starting = {**RUNNING, "ActiveState": "activating", "Job": "7"}
-    assert judge(starting, {"outcome": "ready"}, 10, 60) == Verdict("waiting")
+    assert judge(starting, PROVEN, 10, 60) == Verdict("waiting")
 
 
-def test_a_start_that_the_helper_ended_says_why_and_not_how():
-    found = {"outcome": "stalled", "detail": "nothing moved in its log for 15m00s, so it was ended"}
-    assert judge(gone("2", "9"), found, 900, 60) == Verdict("failed", found["detail"])
+@pytest.mark.parametrize("verdict", ["stalled", "failed", "timeout"])
+def test_a_start_that_the_helper_ended_says_why_and_not_how(verdict):
+    found = {"outcome": verdict, "detail": "it hangs", "final": True}
+    for show in (RUNNING, gone("2", "9")):  # seen before it was killed, or after
+        assert judge(show, found, 900, 60) == Verdict(verdict, "it hangs")
+
+
+def test_a_start_is_waited_for_while_nothing_speaks_against_it():
+    assert judge_start(Seen(elapsed_s=3000, limit_s=3600, missing=8)) == Verdict("waiting")
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "reason"),
+    [
+        (Seen(limit_s=60, stalled=True, stall_s=900, described="log silent for 15m02s, CPUs idle for 15m01s"),
+         "stalled",
+         "it hangs, nothing moves any more: log silent for 15m02s, CPUs idle for 15m01s; "
+         "stall_timeout_s of the profile is 15m00s"),
+        (Seen(limit_s=60, fatal="EngineDeadError: x", fatal_s=3), "failed",
+         "the engine is broken and does not end by itself: EngineDeadError: x"),
+        (Seen(limit_s=60, fatal="EngineDeadError: x", fatal_s=1), "waiting", ""),  # its own end says more
+        (Seen(limit_s=60, lost_s=2, ranks="7 of 8 ranks; sglang::scheduler_TP3 (pid 9) died"), "failed",
+         "a process of the engine died and the others live on: 7 of 8 ranks; sglang::scheduler_TP3 (pid 9) died"),
+        (Seen(limit_s=60, lost_s=1), "waiting", ""),
+        (Seen(limit_s=60, elapsed_s=60), "timeout", "not ready after 1m00s (startup_timeout_s, completion_timeout_s)"),
+        (Seen(limit_s=60, generates_s=5, missing=1, ranks="7 of 8 ranks"), "failed",
+         "it generates, and not all of its ranks are there: 7 of 8 ranks"),
+        (Seen(limit_s=60, generates_s=5), "waiting", ""),
+    ],
+)  # fmt: skip
+def test_what_a_start_shows_is_judged(seen, verdict, reason):
+    assert judge_start(seen) == Verdict(verdict, reason)
+
+
+def completions(*texts: str, tokens: int = 16, finish: str | None = "length") -> list:
+    return [
+        (200, {"choices": [{"text": text, "finish_reason": finish}], "usage": {"completion_tokens": tokens}}, "")
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_real", "outcome"),
+    [
+        (completions(" Paris. It is", " 6, 7, 8", " there was"), True, "ready"),
+        (completions("!!!!!!!!!!!!!!!!", "!!!!!!!!!!!!!!!!", "!!!!!!!!"), True, "degenerate"),
+        (completions(" the the the the the", "", "\n\n\n"), True, "degenerate"),
+        (completions("!!!!!!!!!!!!!!!!", "!!!!!!!!!!!!!!!!", "!!!!!!!!"), False, "ready"),  # random weights may
+        (completions("!!!!!!!!!!!!!!!!", " 6, 7, 8", "!!!!!!!!"), True, "ready"),  # one may well repeat itself
+        (completions("", "", "", tokens=1, finish="stop"), True, "ready"),  # a model that has nothing to add
+        (completions(" Paris", finish="abort"), True, "bad_finish"),
+        (completions(" Paris", finish=None), True, "bad_finish"),
+        ([*completions(" Paris"), (503, {}, "")], True, None),
+        ([*completions(" Paris"), (500, {}, "boom")], True, "error"),
+        ([*completions(" Paris"), (200, {"usage": {"completion_tokens": 0}}, "")], True, "no_tokens"),
+    ],
+)  # fmt: skip
+def test_what_a_few_completions_prove(answers, is_real, outcome):
+    assert proof_outcome(answers, is_real)[0] == outcome
+
+
+@pytest.mark.parametrize("text", ["!!!!!!!!", " the the the the the", "ababababab", "\n \n", "", "\ufffd" * 9])
+def test_texts_that_repeat_themselves(text):
+    assert repeats_itself(text)
+
+
+@pytest.mark.parametrize("text", [" Paris, the", " 6, 7, 8, 9, 10", "aaab", "x", " no no, not that"])
+def test_texts_that_do_not(text):
+    assert not repeats_itself(text)
 
 
 def test_an_exit_is_a_failure_with_its_status():
@@ -54,7 +137,7 @@ def test_a_start_that_systemd_has_not_come_to_is_no_failure():
 
 
 def test_an_exit_beats_what_the_probe_saw_before():
-    assert judge(gone("1", "1"), {"outcome": "ready"}, 1, 60).verdict == "failed"
+    assert judge(gone("1", "1"), PROVEN, 1, 60).verdict == "failed"
 
 
 def test_case_41_a_start_limit_is_the_end():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 from ansible.module_utils.ironserve import host, probe
 
-COMPLETION = {"choices": [{"text": "x"}], "usage": {"completion_tokens": 3}}
+COMPLETION = {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 3}}
 
 
 class Engine(http.server.BaseHTTPRequestHandler):
@@ -59,7 +61,7 @@ def serve(tmp_path, monkeypatch):
         servers.append(server)
         release = {
             "service": "main", "url": f"http://127.0.0.1:{server.server_port}", "health_path": "/health",
-            "model_name": "tiny", "startup_timeout_s": 2, "completion_timeout_s": 1,
+            "port": server.server_port, "model_name": "tiny", "startup_timeout_s": 2, "completion_timeout_s": 1,
         }  # fmt: skip
         return release, handler
 
@@ -78,7 +80,50 @@ def test_a_server_that_generates_is_ready(serve):
     found = outcome(release)
     assert (found["outcome"], found["detail"]) == ("ready", "3 tokens")
     assert found["at"] <= time.monotonic()
-    assert handler.asked == ["/health", "/v1/models", "/v1/completions"]
+    assert found["proof"] == {"outcome": "ready", "detail": "3 completions"}
+    assert handler.asked == ["/health", "/v1/models"] + ["/v1/completions"] * 4
+
+
+def test_a_server_whose_first_token_was_its_last_is_found_out(serve):
+    release, handler = serve()
+    answer = handler.reply
+
+    def once(self):
+        if handler.asked.count("/v1/completions"):
+            self.connection.settimeout(3)
+            self.connection.recv(1)  # until the probe hangs up
+        else:
+            answer(self)
+
+    handler.reply = once
+    found = outcome(release)
+    assert found["outcome"] == "ready"
+    assert found["proof"]["outcome"] == "generation_dead"
+
+
+@pytest.mark.parametrize("kib", [0, 300])
+def test_whether_a_model_is_real_is_seen_by_its_weights(tmp_path, monkeypatch, kib):
+    monkeypatch.setattr(probe, "REAL_BYTES", 256 << 10)
+    (tmp_path / "model.safetensors").write_bytes(b"0" * (kib << 10))
+    release = {"model": {"path": str(tmp_path)}}
+    assert probe.is_real(release) is (kib == 300)
+    assert not probe.is_real({**release, "flags": {"load-format": "dummy"}})
+    assert probe.is_real({"model": {"path": "org/name-of-a-hub"}})
+
+
+def test_another_process_that_answers_on_the_port_is_not_this_server(serve):
+    release, _ = serve()
+    own = subprocess.Popen(["/bin/sleep", "60"])
+    try:
+        probe.watch(release, lambda: True, "i", members=lambda: [own.pid])
+        found = probe.read("main", "i")
+        assert found["outcome"] == "foreign_listener"
+        assert f"port {release['port']} is answered by a process that is none of this unit's" in found["detail"]
+        probe.watch(release, lambda: True, "i", members=lambda: [own.pid, os.getpid()])
+        assert probe.read("main", "i")["outcome"] == "ready"
+    finally:
+        own.kill()
+        own.wait()
 
 
 def test_case_24_a_model_list_is_no_readiness(serve):
@@ -109,7 +154,7 @@ def test_a_key_is_sent_where_the_server_wants_one(serve):
     answer, told = handler.reply, []
     handler.reply = lambda self: (told.append(self.headers.get("Authorization")), answer(self))
     probe.watch(release, lambda: True, "i", "sk-TEST")
-    assert told == [None, "Bearer sk-TEST", "Bearer sk-TEST"]
+    assert told == [None] + ["Bearer sk-TEST"] * 5
 
 
 def test_a_result_that_is_no_json_is_none(tmp_path, monkeypatch):

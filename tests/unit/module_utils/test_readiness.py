@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 from ansible.module_utils.ironserve import host, probe, readiness
 from ansible.module_utils.ironserve.engines import vllm
-from ansible.module_utils.ironserve.readiness import Helper, LogWatch, Work, condition, work
+from ansible.module_utils.ironserve.judge import Seen, Verdict
+from ansible.module_utils.ironserve.ranks import Ranks
+from ansible.module_utils.ironserve.readiness import Helper, Work, condition, work
 
 METRICS = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -49,20 +51,6 @@ def test_what_two_looks_at_an_engine_say(before, now, what):
     assert condition(before, now) == what
 
 
-def test_a_log_moves_by_what_the_engine_writes_and_not_by_our_own_questions(tmp_path):
-    log = tmp_path / "main.log"
-    watch = LogWatch(log)
-    assert not watch.moved()
-    log.write_text("loading 1/4\r")
-    assert watch.moved()
-    assert not watch.moved()
-    with log.open("a") as file:
-        file.write('INFO:     127.0.0.1:4312 - "GET /health_generate HTTP/1.1" 503 Service Unavailable\n\n')
-    assert not watch.moved()
-    log.write_text("new\n")
-    assert watch.moved()
-
-
 RELEASE = {
     "service": "main", "engine": "vllm", "url": "http://127.0.0.1:1", "health_path": "/health", "model_name": "tiny",
     "startup_timeout_s": 60, "stall_timeout_s": 10, "completion_timeout_s": 5,
@@ -83,12 +71,30 @@ class AtOnce:
         return False
 
 
+class Start:
+    """A start that shows what the test's world says."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.gpus, self.ranks = world, None, Ranks(vllm, 0)
+
+    def look(self, at: float, excused: bool, generates: bool) -> Seen:
+        self.world.looks.append((round(at), excused))
+        return Seen(elapsed_s=at, limit_s=65.0, generates_s=5.0 if generates else 0.0)._replace(**self.world.shows)
+
+    def look_at_ranks(self, at: float) -> Ranks:
+        self.ranks.lost = dict(self.world.lost)
+        return self.ranks
+
+    def pids(self) -> list[int]:
+        return []
+
+
 class World:
-    """A clock, a log and findings that follow it; keeps what systemd was told."""
+    """A clock, what a start shows, and findings that follow it; keeps what systemd was told."""
 
     def __init__(self) -> None:
         self.now, self.told, self.found, self.events, self.asked = 0.0, [], {}, [], 0
-        self.ends_at = 1e9
+        self.ends_at, self.shows, self.looks, self.lost = 1e9, {}, [], {}
 
     def at(self, second: float, action: Callable[[], object]) -> None:
         self.events.append((second, action))
@@ -114,18 +120,19 @@ def world(tmp_path, monkeypatch):
         world.asked += 1
 
     (tmp_path / "main").mkdir()
-    monkeypatch.setattr(host, "LOGS", tmp_path)
+    monkeypatch.setattr(readiness, "Start", lambda *_: Start(world))
+    monkeypatch.setattr(readiness.nvml, "kernel_gpus", list)
     monkeypatch.setattr(host, "RUNTIME", tmp_path)
     monkeypatch.setattr(host, "start_ticks", lambda pid: 7 if world.now < world.ends_at else None)
     monkeypatch.setattr(probe, "read", lambda *_: world.found)
     monkeypatch.setattr(probe, "watch", watch)
     monkeypatch.setattr(readiness.threading, "Thread", AtOnce)
-    world.folder, world.log = tmp_path, tmp_path / "main.log"
+    world.folder = tmp_path
     return world
 
 
-def helper(world: World, watchdog_s: float = 0) -> Helper:
-    return Helper(RELEASE, os.getpid(), "i", "", watchdog_s, world.say, lambda: world.now, world.sleep)
+def helper(world: World, watchdog_s: float = 0, **more) -> Helper:
+    return Helper({**RELEASE, **more}, os.getpid(), "i", "", watchdog_s, 0, world.say, lambda: world.now, world.sleep)
 
 
 @pytest.fixture
@@ -133,16 +140,14 @@ def ended(world, monkeypatch):
     """Why the helper ended the engine, and when."""
     told = []
 
-    def end(self, why: str) -> None:
-        told.append((round(world.now), why))
+    def end(self, verdict: Verdict) -> None:
+        told.append((round(world.now), *verdict))
 
     monkeypatch.setattr(Helper, "_end", end)
     return told
 
 
-def test_a_log_that_moves_keeps_a_start_alive_and_ready_is_said_when_tokens_come(world, ended):
-    for second in range(1, 40, 6):
-        world.at(second, lambda second=second: world.log.open("a").write(f"{second}\n"))
+def test_ready_is_said_when_tokens_come(world, ended):
     world.at(41, lambda: world.found.update(outcome="ready"))
     world.ends_at = 50
     helper(world).run()
@@ -150,34 +155,75 @@ def test_a_log_that_moves_keeps_a_start_alive_and_ready_is_said_when_tokens_come
     assert world.times("READY=1") == [41]
 
 
-def test_a_start_in_which_nothing_moves_is_ended(world, ended):
-    world.at(3, lambda: world.log.write_text("a\n"))
-    world.ends_at = 30
+@pytest.mark.parametrize(
+    ("shows", "ends_s", "verdict", "words"),
+    [
+        ({"stalled": True, "stall_s": 10, "described": "log silent for 12s"}, 3, "stalled", "log silent for 12s"),
+        ({"lost_s": 2.0, "ranks": "7 of 8 ranks; sglang::scheduler_TP3 (pid 9) died"}, 3, "failed", "scheduler_TP3"),
+        ({"fatal": "EngineDeadError", "fatal_s": 3.0}, 3, "failed", "EngineDeadError"),
+        ({}, 65, "timeout", "not ready after 1m05s"),
+    ],
+)
+def test_a_start_that_the_judge_calls_bad_is_ended(world, ended, shows, ends_s, verdict, words):
+    world.at(3, lambda: world.shows.update(shows))
+    world.ends_at = 90
     helper(world).run()
-    assert ended == [(13, "nothing moved in its log for 10s (stall_timeout_s of the profile)")]
+    assert [(at, said) for at, said, _ in ended] == [(ends_s, verdict)]
+    assert words in ended[0][2]
     assert not world.times("READY=1")
 
 
-def test_a_first_completion_that_takes_long_is_no_silence(world, ended):
+def test_a_first_completion_that_takes_long_is_no_stillness(world, ended):
     world.at(3, lambda: world.found.update(health=200))
     world.at(30, lambda: world.found.update(outcome="ready"))
     world.ends_at = 40
     helper(world).run()
-    assert ended == []
     assert world.times("READY=1") == [30]
+    assert {excused for at, excused in world.looks if 5 < at < 28} == {True}
+    assert {excused for at, excused in world.looks if at < 3} == {False}
 
 
-def test_a_start_that_only_talks_is_ended_after_its_whole_limit(world, ended):
-    for second in range(1, 80, 5):
-        world.at(second, lambda second=second: world.log.open("a").write(f"{second}\n"))
-    world.ends_at = 90
+def test_case_28_a_token_from_seven_of_eight_ranks_is_not_ready(world, ended):
+    world.found.update(outcome="ready")
+    world.shows.update(missing=1, ranks="7 of 8 ranks", generates_s=0.2)
+    world.at(4, lambda: world.shows.update(generates_s=5.0))
+    world.ends_at = 20
     helper(world).run()
-    assert ended == [(65, "not ready after 1m05s (startup_timeout_s and completion_timeout_s)")]
+    assert not world.times("READY=1")
+    assert ended[0][2] == "it generates, and not all of its ranks are there: 7 of 8 ranks"
+
+
+def test_case_55_a_host_that_follows_is_ready_with_its_ranks_and_asked_nothing(world, ended, monkeypatch):
+    following = helper(world, 40, flags={"node-rank": "1", "nnodes": "2", "tensor-parallel-size": "16"})
+    monkeypatch.setattr(host, "get", lambda *_, **__: pytest.fail("a dummy server that always says 200 was asked"))
+    world.at(6, lambda: setattr(following.watched.ranks, "count", 8))
+    world.ends_at = 60
+    following.run()
+    assert world.times("READY=1") == [6]
+    assert world.asked == 0
+    assert world.times("WATCHDOG=1")
+
+
+def test_case_55_a_dead_rank_of_a_host_that_follows_ends_it(world, ended):
+    following = helper(world, 40, flags={"node-rank": "1"})
+    following.watched.ranks.count = 8
+    world.at(10, lambda: world.lost.update({"sglang::scheduler_TP9 (pid 7)": 10.0}))
+    world.ends_at = 100
+    following.run()
+    assert [(at, verdict) for at, verdict, _ in ended] == [(40, "failed")]
+
+
+def test_an_engine_that_served_and_lost_a_process_is_ended_unless_it_ends_by_itself(world, ended, monkeypatch):
+    runs = serving(world, monkeypatch, lambda: (0.0, 5.0))
+    world.at(10, lambda: world.lost.update({"VLLM::Worker_TP3 (pid 7)": 10.0}))
+    world.ends_at = 60
+    runs.run()
+    assert [(at, verdict) for at, verdict, _ in ended] == [(40, "failed")]
+    assert "VLLM::Worker_TP3 (pid 7) died" in ended[0][2]
 
 
 def test_a_server_that_answers_wrongly_is_asked_again_and_may_become_ready(world, ended):
     world.at(2, lambda: world.found.update(outcome="wrong_model", detail="serves x"))
-    world.at(9, lambda: world.log.write_text("moves\n"))
     world.at(15, lambda: world.found.update(outcome="ready"))
     world.ends_at = 18
     helper(world).run()
@@ -188,13 +234,14 @@ def test_a_server_that_answers_wrongly_is_asked_again_and_may_become_ready(world
 
 def test_the_engine_that_is_ended_is_the_one_that_was_started(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    monkeypatch.setattr(readiness, "GATE_DROP_IN", f"{tmp_path}/none")
     (tmp_path / "main").mkdir()
     engine = subprocess.Popen(["/bin/sleep", "60"])
     found = Helper(RELEASE, engine.pid, "i", "", 0)
-    found._end("nothing moved")
+    found._end(Verdict("stalled", "nothing moves"))
     assert engine.wait(10) == -signal.SIGKILL
-    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "nothing moved, so it was ended"}
-    found._end("nothing moved")  # of a process that is gone: no other is touched
+    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "nothing moves", "final": True}
+    found._end(Verdict("stalled", "nothing moves"))  # of a process that is gone: no other is touched
 
 
 def test_a_helper_that_takes_over_goes_on_where_the_killed_one_was(world, monkeypatch):
