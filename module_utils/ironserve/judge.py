@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .causes import Cause
 from .logs import Reading
 from .slices import duration
 from .systemd import exit_text
+
+if TYPE_CHECKING:  # the launcher on hosts has this file and not that one
+    from .causes import Cause
 
 
 class Verdict(NamedTuple):
