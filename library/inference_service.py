@@ -37,6 +37,13 @@ options:
     description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
     type: dict
     default: {}
+  causes:
+    description:
+      - Known causes of a failed start. The action plugin takes them from C(knowledge/causes); C(docs/causes.md) lists
+        them and says what each key means.
+    type: list
+    elements: dict
+    default: []
   secrets:
     description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
     type: dict
@@ -111,6 +118,19 @@ cause:
   description: Why the start failed, in a line.
   returned: verdict is failed or timeout
   type: str
+cause_id:
+  description: Known cause that fits best, by its name in C(docs/causes.md).
+  returned: verdict is failed or timeout, and a known cause fits
+  type: str
+  sample: leftover_holds_gpu_memory
+advice:
+  description: What to do about that cause.
+  returned: verdict is failed or timeout, and a known cause fits
+  type: str
+permanent:
+  description: Whether starting again as it is cannot help.
+  returned: verdict is failed or timeout, and a known cause fits
+  type: bool
 evidence:
   description: Properties of the unit, end of the log, the engine's own error.
   returned: verdict is failed or timeout
@@ -139,6 +159,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
             "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
+            "causes": {"type": "list", "elements": "dict", "default": []},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "reason": {"type": "str", "default": ""},
             "stop_timeout_s": {"type": "float", "default": 180},
@@ -153,7 +174,7 @@ def main() -> None:
         if want["state"] == "stopped":
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
-            answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"])
+            answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"], want["causes"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     for notice in answer.pop("notices", []):

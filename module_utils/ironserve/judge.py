@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .logs import Reading
 from .slices import duration
 from .systemd import exit_text
+
+if TYPE_CHECKING:  # the launcher on hosts has this file and not that one
+    from .causes import Cause
 
 
 class Verdict(NamedTuple):
@@ -74,12 +77,22 @@ def model_outcome(body: Mapping[str, Any], expected: str) -> tuple[str | None, s
     return "wrong_model", f'the server serves {", ".join(names) or "no model"} and not "{expected}"'
 
 
-def message(service: str, verdict: Verdict, reading: Reading, elapsed_s: float, log: str, journal: str) -> str:
-    """What the operator reads after a failed start."""
+def message(
+    service: str,
+    verdict: Verdict,
+    reading: Reading,
+    elapsed_s: float,
+    log: str,
+    journal: str,
+    known: Cause | None = None,
+) -> str:
+    """What the operator reads after a failed start; ``known`` is the known cause that fits best."""
     where = f", in phase: {reading.phase}" if reading.phase else ""
     lines = [f"{service} did not become ready: {verdict.reason} ({duration(elapsed_s)} after its start{where})."]
     if reading.error:
         lines.append(f"The engine's own error: {reading.error}")
+    if known:
+        lines += [f"Known cause: {known.cause}", f"What to do: {known.advice}"]
     if reading.tail:
         lines.append(f"Last lines of {log}:")
         lines += [f"    {line}" for line in reading.tail]
