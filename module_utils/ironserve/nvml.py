@@ -21,9 +21,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
-from . import smi
+from . import apart, smi
 from .gpus import Gpu, GpuProcess, Reading, complete, from_json, parse_information, to_json
 from .processes import PROC
 
@@ -53,9 +53,6 @@ FULL_EVERY_S = 1.0
 """Utilisation alone costs 2 ms a GPU there."""
 FRESH_S = 1.0
 """A look that ended longer ago than this is not the newest any more: nobody read meanwhile, and the pipe was full."""
-END_S = 0.2
-"""A child that is not stuck ends within this after SIGKILL."""
-
 PR_SET_PDEATHSIG = 1
 
 
@@ -312,14 +309,10 @@ class Watch:
     """
 
     def __init__(self, reader: Callable[[], Reader] = open_reader) -> None:
-        self._pipe, out = os.pipe()
-        os.set_blocking(self._pipe, False)
         self._text = b""
-        self.pid: int | None = os.fork()
+        child, self._pipe = apart.start(lambda pipe: _tell(pipe, reader))
+        self.pid: int | None = child
         """The child, as long as it is not known to have ended."""
-        if self.pid == 0:
-            _child(out, reader)
-        os.close(out)
 
     def __enter__(self) -> Watch:
         """Itself."""
@@ -354,10 +347,7 @@ class Watch:
             os.close(self._pipe)
             self._pipe = -1
         if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            deadline = time.monotonic() + END_S
-            while not self._ended() and time.monotonic() < deadline:
-                time.sleep(0.002)
+            apart.end(self.pid)
             self.pid = None
 
     def _newest(self, since: float) -> Reading | None:
@@ -373,9 +363,6 @@ class Watch:
                 return from_json(newest["reading"])
         return Reading("", failure="the process that asks it ended unexpectedly") if ended else None
 
-    def _ended(self) -> bool:
-        return bool(self.pid) and os.waitpid(self.pid or 0, os.WNOHANG)[0] != 0
-
 
 def look(timeout_s: float = 30.0, topology: bool = False, reader: Callable[..., Reader] = open_reader) -> Reading:
     """One full look, or a failure; it takes no longer than asked for, whatever the driver does.
@@ -387,22 +374,6 @@ def look(timeout_s: float = 30.0, topology: bool = False, reader: Callable[..., 
     """
     with Watch(functools.partial(reader, topology=topology)) as watch:
         return watch.latest(timeout_s) or Reading("", failure="hung")
-
-
-def _child(out: int, reader: Callable[[], Reader]) -> NoReturn:
-    """Look and tell until nobody listens. It keeps nothing open but the pipe: ssh waits for the module's stdout."""
-    try:
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  names are all that is wanted
-            if int(name) > 2 and int(name) != out:
-                with contextlib.suppress(OSError):  # the listing's own
-                    os.close(int(name))
-        with os.fdopen(out, "wb") as pipe:
-            _tell(pipe, reader)
-    finally:
-        os._exit(0)
 
 
 def _tell(pipe: Any, reader: Callable[[], Reader]) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import nvml
+from ansible.module_utils.ironserve import apart, nvml
 from ansible.module_utils.ironserve.gpus import Gpu, GpuProcess, Reading
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -245,7 +245,7 @@ def hanging():
 @pytest.fixture
 def patient(monkeypatch):
     """A machine that is busy may take longer to end a child."""
-    monkeypatch.setattr(nvml, "END_S", 10.0)
+    monkeypatch.setattr(apart, "END_S", 10.0)
 
 
 def is_there(pid: int) -> bool:
