@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, probe, secrets, systemd
+from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
 from .releases import Releases
 from .slices import SLICE_S, duration
@@ -112,6 +112,8 @@ class Service:
             answer["notices"] = self._record(release, verdict.verdict, verdict.reason, gate.timings)
         if verdict.verdict in ("failed", "timeout"):
             answer |= {"failed": True, "msg": gate.message(), "cause": verdict.reason, "evidence": gate.evidence()}
+            kept = evidence.keep(self.name, release, self.secrets, gate.reading)
+            answer |= {**kept, "notices": [*answer.get("notices", []), *kept["notices"]]}
         return answer
 
     def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:
