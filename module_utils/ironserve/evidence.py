@@ -99,6 +99,7 @@ def collect(
         "error": reading.error,
         **ask(parts, min(PART_S, deadline_s - 1)),
     }
+    found["started"] = _started(found.get("unit", {}), time.monotonic())
     found["took_s"] = round(time.monotonic() - began, 2)
     return without_secrets(found, texts)
 
@@ -349,6 +350,15 @@ def read_space(paths: Sequence[Path]) -> Iterator[Piece]:
         with contextlib.suppress(FileNotFoundError):
             space = shutil.disk_usage(path)
             yield "space", str(path), {"free_mib": space.free >> 20, "total_mib": space.total >> 20}
+
+
+def _started(unit: Mapping[str, str], now_s: float) -> str:
+    """When the main process started, in UTC; empty where it never did. systemd tells a time zone only by its name."""
+    since_s = int(unit.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
+    if not since_s:
+        return ""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return (now - datetime.timedelta(seconds=now_s - since_s)).isoformat(timespec="seconds")
 
 
 def _tell(name: str, part: Part, pipe: Any) -> None:

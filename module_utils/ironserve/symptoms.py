@@ -5,10 +5,12 @@ Evidence is what ``evidence.py`` collected, JSON-plain; any part of it may be mi
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .gpus import normal_bus_id
 from .slices import duration
 from .systemd import exit_text
 
@@ -33,8 +35,8 @@ KERNEL = re.compile(
 )
 XID = re.compile(r"NVRM: Xid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<number>\d+),?\s*(?P<text>.*)")
 OUT_OF_MEMORY = re.compile(r"Out of memory.*|Memory cgroup out of memory.*")
-WHEN = re.compile(r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)|^\[([^\]]+)\]")
-"""Time of a kernel line, by ``journalctl -o short-iso`` or by dmesg."""
+WHEN = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:,\d+)?([+-]\d\d:?\d\d) ")
+"""Time of a kernel line, by ``journalctl -o short-iso`` or ``dmesg --time-format iso``."""
 
 NCCL = (
     re.compile(
@@ -110,7 +112,7 @@ def rewrite(plain: Any, change: Callable[[str], str]) -> Any:
 
 def summary(evidence: Mapping[str, Any]) -> list[str]:
     """At most ten lines, the most telling first."""
-    parts = (_main, _xids, _ranks, _stuck, _python, _gpus, _log, _nccl, _left_behind, _space, _lacks)
+    parts = (_main, _kernel, _ranks, _stuck, _python, _gpus, _log, _nccl, _left_behind, _space, _lacks)
     lines = [" ".join(line.split()) for part in parts for line in part(evidence)]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], *lines[-1:]]  # what could not be read is said in any case
@@ -176,30 +178,52 @@ def _gpus(evidence: Mapping[str, Any]) -> list[str]:
         return known.get(failure, [f"GPUs: {failure}"])
     looks: dict[str, list[int]] = {}
     for gpu in reading.get("gpus", ()):
+        if gpu["index"] < 0:
+            continue
         used, percent = gpu.get("memory_used_mib"), gpu.get("utilization")
         look = "does not say how much memory is used" if used is None else f"{used:,} MiB"
         look = gpu["error"] if gpu.get("error") else look + ("" if percent is None else f", {percent} %")
         looks.setdefault(look, []).append(gpu["index"])
-    told = [f"GPU {_spans(indices)}: {look.replace(' MiB', ' MiB each') if len(indices) > 1 else look}"
-            for look, indices in looks.items()]  # fmt: skip
+    told = [
+        f"GPU {_spans(indices)}: {look.replace(' MiB', ' MiB each') if len(indices) > 1 else look}"
+        for look, indices in looks.items()
+    ]
+    if uncounted := sum(gpu["index"] < 0 for gpu in reading.get("gpus", ())):
+        told.append(f"{_counted(uncounted, 'GPU')} that the driver counts no more")
     return ["; ".join(told)] if told else []
 
 
-def _xids(evidence: Mapping[str, Any]) -> list[str]:
-    buses = {gpu.get("bus_id", "")[-10:-2].upper(): gpu["index"] for gpu in evidence.get("gpus", {}).get("gpus", ())}
-    xids, killed = [], []
+def _kernel(evidence: Mapping[str, Any]) -> list[str]:
+    """Xids and kills since the service started; an older Xid may matter still, an older kill was somebody else's."""
+    buses = {gpu.get("bus_id"): gpu["index"] for gpu in evidence.get("gpus", {}).get("gpus", ()) if gpu["index"] >= 0}
+    started = datetime.datetime.fromisoformat(evidence["started"]) if evidence.get("started") else None
+    xids: list[str] = []
+    earlier: list[str] = []
+    killed: list[str] = []
     for line in evidence.get("kernel", {}).get("lines", ()):
-        when = WHEN.match(line)
-        at = f" at {when[1] or when[2].strip()}" if when else ""
+        when = _time(line)
+        before = when is not None and started is not None and when < started
+        at = f" at {when:%Y-%m-%d %H:%M:%S %Z}" if when else ""
         if xid := XID.search(line):
-            bus = xid["bus"].upper().removesuffix(".0")
-            gpu = buses.get(bus[-8:])
+            gpu = buses.get(normal_bus_id(f"{xid['bus']}.0"))
             where = f"GPU {gpu}" if gpu is not None else f"PCI {xid['bus']}"
-            xids.append(f"Xid {xid['number']} on {where}{at}: {xid['text']}")
-        elif found := OUT_OF_MEMORY.search(line):
+            (earlier if before else xids).append(f"Xid {xid['number']} on {where}{at}: {xid['text']}")
+        elif (found := OUT_OF_MEMORY.search(line)) and not before:
             killed.append(f"kernel{at}: {found[0]}")
-    earlier = [f"{_counted(len(xids) - 2, 'earlier Xid')} in the kernel's log"] if len(xids) > 2 else []
-    return [*xids[-2:], *earlier, *killed[-1:]]
+    told = xids[-2:]
+    if len(xids) > 2:
+        told.append(f"{len(xids) - 2} more of {len(xids)} Xids since the start are in the evidence")
+    if earlier:
+        told.append(f"{_counted(len(earlier), 'Xid')} before this start, the last: {earlier[-1]}")
+    return [*told, *killed[-1:]]
+
+
+def _time(line: str) -> datetime.datetime | None:
+    """When a line of the kernel was written, in UTC."""
+    found = WHEN.match(line)
+    if not found:
+        return None
+    return datetime.datetime.strptime("".join(found.groups()), "%Y-%m-%dT%H:%M:%S%z").astimezone(datetime.timezone.utc)
 
 
 def _nccl(evidence: Mapping[str, Any]) -> list[str]:
@@ -227,8 +251,9 @@ def _space(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _lacks(evidence: Mapping[str, Any]) -> list[str]:
-    told = [f"{what} ({why})" for what, why in evidence.get("errors", {}).items()]
-    return [f"not collected: {', '.join(told)}"] if told else []
+    groups = _grouped((what, str(why).strip().split("\n")[0]) for what, why in evidence.get("errors", {}).items())
+    told = [f"{', '.join(names)} ({why})" for why, names in groups]
+    return [f"not collected: {'; '.join(told)}"] if told else []
 
 
 def _processes(evidence: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -237,10 +262,11 @@ def _processes(evidence: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _titled(evidence: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Ranks with their names, in the order of these; without any rank the other processes that have a title."""
-    named = [(rank_name(process.get("title", "")), process) for process in _processes(evidence)]
+    own = [process for process in _processes(evidence) if not process.get("left_behind")]
+    named = [(rank_name(process.get("title", "")), process) for process in own]
     ranks = [one for one in named if one[0]]
     if not ranks:
-        titles = ((process.get("title", ""), process) for process in _processes(evidence))
+        titles = ((process.get("title", ""), process) for process in own)
         ranks = [(title.split("::")[1].split()[0], process) for title, process in titles if re.search(r"::\w", title)]
     return sorted(ranks, key=lambda one: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", one[0])])
 

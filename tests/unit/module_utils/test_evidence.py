@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import os
@@ -201,3 +202,11 @@ def test_the_newest_five_stay(tmp_path):
         evidence.write(tmp_path, {**found, "at": f"2026-11-30T04:00:0{second}+00:00"})
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == [f"20261130T04000{second}Z-r-1.json.gz" for second in range(2, 7)]
+
+
+def test_the_start_has_a_time_that_lines_of_the_kernel_can_be_compared_with():
+    since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=60)
+    told = evidence._started({"ExecMainStartTimestampMonotonic": "40000000"}, now_s=100.0)
+    assert abs(datetime.datetime.fromisoformat(told) - since) < datetime.timedelta(seconds=5)
+    assert evidence._started({"ExecMainStartTimestampMonotonic": "0"}, now_s=100.0) == ""
+    assert evidence._started({}, now_s=100.0) == ""

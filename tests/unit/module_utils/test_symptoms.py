@@ -13,7 +13,7 @@ KERNEL = """\
 2026-11-30T03:59:40+0000 gpu-a01 kernel: NVRM: Xid (PCI:0000:31:00): 31, pid=4242, name=sglang::schedul, Ch 00000008
 2026-11-30T04:00:12+0000 gpu-a01 kernel: NVRM: Xid (PCI:0000:31:00): 79, pid='<unknown>', GPU has fallen off the bus.
 2026-11-30T04:00:13+0000 gpu-a01 kernel: NVRM: Xid (PCI:0000:99:00): 45, pid=4242, Ch 00000010
-2026-11-30T04:00:20+0000 gpu-a01 kernel: Out of memory: Killed process 4242 (python3) total-vm:9120kB, anon-rss:512kB
+2026-11-30T04:00:20+0000 gpu-a01 kernel: Out of memory: Killed process 4242 (python3) total-vm:9120kB, anon-rss:5kB
 """
 
 LOG = [
@@ -76,10 +76,10 @@ HUNG = {
 def test_a_hang_in_ten_lines():
     assert symptoms.summary(HUNG) == [
         "main process runs (pid 4000, state S), unit is activating; phase: capturing graphs, 3/52",
-        "Xid 79 on GPU 3 at 2026-11-30T04:00:12: pid='<unknown>', GPU has fallen off the bus.",
-        "Xid 45 on PCI 0000:99:00 at 2026-11-30T04:00:13: pid=4242, Ch 00000010",
-        "1 earlier Xid in the kernel's log",
-        "kernel at 2026-11-30T04:00:20: Out of memory: Killed process 4242 (python3) total-vm:9120kB, anon-rss:512kB",
+        "Xid 79 on GPU 3 at 2026-11-30 04:00:12 UTC: pid='<unknown>', GPU has fallen off the bus.",
+        "Xid 45 on PCI 0000:99:00 at 2026-11-30 04:00:13 UTC: pid=4242, Ch 00000010",
+        "1 more of 3 Xids since the start are in the evidence",
+        "kernel at 2026-11-30 04:00:20 UTC: Out of memory: Killed process 4242 (python3) total-vm:9120kB, anon-rss:5kB",
         "8 ranks: 7 wait in futex_wait_queue (0 % CPU), TP3 spins at 100 %",
         "Python: 3 in wait (torch/distributed/distributed_c10d.py:2501), "
         "TP3 in all_reduce (torch/distributed/distributed_c10d.py:2501)",
@@ -87,6 +87,27 @@ def test_a_hang_in_ten_lines():
         "last log line 5m12s ago: Capturing batches: 6%|3/52",
         "not collected: kernel stack (operation not permitted)",
     ]
+
+
+def test_what_the_kernel_said_before_the_start():
+    found = {**HUNG, "started": "2026-11-30T04:00:15+00:00"}
+    told = symptoms.summary(found)
+    assert told[1].startswith("3 Xids before this start, the last: Xid 45 on PCI 0000:99:00 at 2026-11-30 04:00:13 UTC")
+    assert told[2].startswith("kernel at 2026-11-30 04:00:20 UTC: Out of memory")
+    told = symptoms.summary({**found, "started": "2026-11-30T06:00:30+02:00"})
+    assert told[2].startswith("8 ranks")
+
+
+def test_times_of_dmesg_and_of_other_zones():
+    lines = ["2026-11-30T02:00:12,517+02:00 NVRM: Xid (PCI:0000:31:00): 79, GPU lost", "NVRM: Xid (PCI:0000:31:00): 8"]
+    assert symptoms.summary({"kernel": {"lines": lines}}) == [
+        "Xid 79 on PCI 0000:31:00 at 2026-11-30 00:00:12 UTC: GPU lost", "Xid 8 on PCI 0000:31:00:",
+    ]  # fmt: skip
+
+
+def test_why_something_is_missing_is_said_once():
+    errors = {"unit": "no bus\nreally", "log": "gone", "environment": "no bus"}
+    assert symptoms.summary({"errors": errors}) == ["not collected: unit, environment (no bus); log (gone)"]
 
 
 def test_what_exited_says_how():
@@ -125,7 +146,7 @@ def test_an_engine_without_named_ranks_shows_what_it_has():
 
 
 def test_what_is_beside_the_ranks():
-    left = {"pid": 9, "state": "S", "title": "x", "left_behind": True}
+    left = {"pid": 9, "state": "S", "title": "sglang::scheduler_TP5", "left_behind": True}
     found = {"processes": processes(rank(0), {"pid": 8, "state": "D", "wchan": "nv_ioctl", "title": "x"}, left)}
     assert symptoms.summary(found)[1:] == [
         "beside the ranks: pid 8 is stuck in the kernel, in nv_ioctl",
@@ -138,6 +159,8 @@ def test_gpus_that_differ_and_a_driver_that_hangs():
     assert symptoms.summary({"gpus": {"gpus": gpus}}) == [
         "GPU 0-1: 91,022 MiB each, 100 %; GPU 2: 512 MiB, 0 %; GPU 3: lost"
     ]
+    told = symptoms.summary({"gpus": {"gpus": [gpu(0), gpu(-1, error="lost", memory_used_mib=None)]}})
+    assert told == ["GPU 0: 91,022 MiB, 100 %; 1 GPU that the driver counts no more"]
     assert symptoms.summary({"gpus": {"failure": "hung"}}) == ["GPUs: the NVIDIA driver does not answer"]
     assert symptoms.summary({"gpus": {"failure": "absent"}}) == []
 
@@ -219,6 +242,7 @@ def anywhere(secret):
             "gpus": st.fixed_dictionaries({"gpus": st.lists(st.integers(0, 15).map(gpu)), "failure": text}),
             "python": st.dictionaries(st.integers(1, 99).map(str), text | st.just(DUMP)),
             "errors": st.dictionaries(text, text),
+            "started": st.sampled_from(["", "2026-11-30T04:00:15+00:00"]),
         },
     )
 
