@@ -135,6 +135,19 @@ evidence:
   description: Properties of the unit, end of the log, the engine's own error.
   returned: verdict is failed or timeout
   type: dict
+evidence_file:
+  description: >-
+    File on the host that keeps what the service showed before anything was stopped: processes, kernel, GPUs, log,
+    environment without secrets. Empty where it could not be collected, which is a warning.
+  returned: verdict is failed or timeout
+  type: str
+  sample: /var/lib/ironserve/main/evidence/20261130T040434Z-ea4d454e55ef-0f1e2d3c4b5a.json.gz
+evidence_summary:
+  description: At most ten lines of it.
+  returned: verdict is failed or timeout
+  type: list
+  elements: str
+  sample: ["8 ranks: 7 wait in futex_wait_queue (0 % CPU), TP3 spins at 100 %"]
 main_pid:
   description: Pid of the engine's main process.
   returned: state is started

@@ -21,9 +21,12 @@ from typing import Any, Callable, NamedTuple
 from . import host, notify, probe
 from .engines import ENGINES
 from .slices import duration
+from .systemd import GATE_DROP_IN, unit_name
 
 POLL_S = 0.2
 LOOK_AT_LEAST_EVERY_S = 30.0
+EVIDENCE_S = 30.0
+"""Longer than evidence takes, with an answer to the controller and the next call before it."""
 ASK_AGAIN_AFTER_S = 10.0
 """A server whose first answer was wrong is asked again: where no gate watches, the next one may be right."""
 
@@ -208,6 +211,11 @@ class Helper:
         """Say why, then kill the engine: the process that this helper was started for, and no other."""
         finding = probe.end_path(self.release["service"], self.invocation)
         host.write_text(finding, json.dumps({"outcome": "stalled", "detail": f"{why}, so it was ended"}))
+        # A gate that watches sees this at once, and collects evidence of the engine, then stops the unit.
+        gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
+        until = self.clock() + EVIDENCE_S
+        while gate.exists() and self.alive() and self.clock() < until:
+            self.sleep(POLL_S)
         with contextlib.suppress(ProcessLookupError):
             process = os.pidfd_open(self.main_pid)
             if self.alive():

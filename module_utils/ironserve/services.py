@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, probe, secrets, systemd
+from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
 from .releases import Releases
 from .slices import SLICE_S, duration
@@ -123,6 +123,8 @@ class Service:
             answer |= {"failed": True, "msg": gate.message(known), "cause": verdict.reason, "evidence": gate.evidence()}
             if known:
                 answer |= {"cause_id": known.id, "advice": known.advice, "permanent": known.permanent}
+            kept = evidence.keep(self.name, release, self.secrets, gate.reading)
+            answer |= {**kept, "notices": [*answer.get("notices", []), *kept["notices"]]}
         return answer
 
     def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:
