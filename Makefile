@@ -42,7 +42,7 @@ show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROU
 	ANSIBLE_DISPLAY_OK_HOSTS=false ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
 	  playbooks/show.yml $(if $(PROFILE),-e 'profile=$(PROFILE)') $(if $(SERVICE),-e 'service=$(SERVICE)')
 
-docs: setup  ## write the references in docs/ anew from the schema
+docs: setup  ## write the references in docs/ anew from the schema and from the known causes
 	.venv/bin/python tools/profile_reference.py
 
 test: setup packages lint unit engines lab molecule other  ## everything: lint and all tests

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the references in docs/profiles.md and docs/variables.md anew from the schema that checks what people write.
+"""Write the references in docs/ anew: of profiles and variables from their schema, of known causes from their data.
 
 usage: profile_reference.py [--check]     (with --check nothing is written, and a stale page is an error)
 """
@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -18,13 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "module_utils"))
 
 from ironserve import yaml_text  # noqa: E402  (needs the folder above)
+from ironserve.causes import FACTS  # noqa: E402
 from ironserve.flags import argv_of, words  # noqa: E402
 from ironserve.problems import Problems  # noqa: E402
 from ironserve.profiles import PART, PROFILE  # noqa: E402
 from ironserve.schema import EXPECTED, Key  # noqa: E402
 from ironserve.site import SENTINEL, VARIABLES  # noqa: E402
 
-PAGES = ("docs/profiles.md", "docs/variables.md")
+PAGES = ("docs/profiles.md", "docs/variables.md", "docs/causes.md")
 MARKED = re.compile(r"(<!-- generated: (\w+), by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SIZES = {"tensor_parallel": 8}
@@ -108,7 +110,46 @@ def variables() -> str:
     return table(("variable", "holds", "shipped value", "what it is"), lines)
 
 
-GENERATORS = {"keys": keys, "values": values, "variables": variables}
+def causes() -> str:
+    """Every known cause, file by file."""
+    parts = []
+    for file in sorted((ROOT / "knowledge" / "causes").glob("*.yml")):
+        parts.append(f"## {file.stem}")
+        parts += [cause_section(cause) for cause in yaml.safe_load(file.read_text(encoding="utf-8"))["causes"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def cause_section(cause: dict[str, Any]) -> str:
+    """One known cause."""
+    engine = {"any": "either engine", "vllm": "vLLM", "sglang": "SGLang"}[cause["engine"]]
+    versions = [f"{key} {cause[key]}" for key in ("since", "before") if key in cause]
+    again = "starting again does not help" if cause["permanent"] else "starting again may help"
+    lines = [f"- {' '.join([engine, *versions])}; {again}"]
+    if cause.get("consequence"):
+        lines.append("- told only where no other cause is found: it follows from one")
+    for key, word in (("needs", "only where"), ("unless", "not where")):
+        lines += [f"- {word} {said}" for said in conditions(cause.get(key, {}))]
+    seen = [f"- seen as: ``{' '.join(example.split())}``" for example in cause["examples"] if cause["match"]]
+    links = ", ".join(f"<{source}>" for source in cause["source"])
+    return "\n".join([
+        f"### `{cause['id']}`\n", f"{cause['cause']}\n", f"**What to do:** {cause['advice']}\n", *lines, *seen,
+        f"- from: {links}",
+    ])  # fmt: skip
+
+
+def conditions(wanted: dict[str, Any]) -> Iterator[str]:
+    """Conditions of a cause, in words."""
+    for name, value in wanted.items():
+        about = FACTS[name]
+        if isinstance(value, bool):
+            yield f"there {'are' if value else 'are no'} {about} (`{name}`)"
+        elif isinstance(value, dict):
+            yield from (f"{about} have `{key}` matching `{pattern}`" for key, pattern in value.items())
+        else:
+            yield f"{about} matches `{value}`"
+
+
+GENERATORS = {"keys": keys, "values": values, "variables": variables, "causes": causes}
 
 
 def page(text: str) -> str:

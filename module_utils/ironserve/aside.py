@@ -7,12 +7,13 @@ does not wait for its end.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import select
 import signal
 import time
-from typing import Any, Callable, NoReturn, TypeVar
+from typing import Any, BinaryIO, Callable, TypeVar
 
 Answer = TypeVar("Answer")
 
@@ -35,11 +36,33 @@ def detach(keep: int) -> None:
                 os.close(int(name))
 
 
-def end(pid: int) -> None:
-    """End a child, and do not wait for one that the kernel holds: it ends when that lets it go."""
-    os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + END_S
-    while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+def start(work: Callable[[BinaryIO], None]) -> tuple[int, int]:
+    """Fork a child that does the work, which gets a file to tell through; its pid, and where to read from.
+
+    The caller closes the descriptor and ends the child (:func:`end`).
+    """
+    pipe, out = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            detach(out)
+            with os.fdopen(out, "wb") as file:
+                work(file)
+        finally:
+            os._exit(0)
+    os.close(out)
+    os.set_blocking(pipe, False)
+    return pid, pipe
+
+
+def end(*pids: int) -> None:
+    """End children, and do not wait for one that the kernel holds: it ends when that lets it go."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    left, deadline = set(pids), time.monotonic() + END_S
+    while left := {pid for pid in left if os.waitpid(pid, os.WNOHANG)[0] == 0}:
+        if time.monotonic() >= deadline:
+            break
         time.sleep(0.002)
 
 
@@ -53,11 +76,7 @@ def ask(function: Callable[[], Answer], timeout_s: float) -> Answer:
     Raises:
         StuckError: it did not return in time.
     """
-    pipe, out = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _tell(out, function)
-    os.close(out)
+    pid, pipe = start(functools.partial(_tell, function))
     try:
         answer: Answer = _hear(pipe, time.monotonic() + timeout_s)
         return answer
@@ -86,15 +105,10 @@ def _hear(pipe: int, deadline: float) -> Any:
     return value
 
 
-def _tell(out: int, function: Callable[[], Any]) -> NoReturn:
+def _tell(function: Callable[[], Any], pipe: BinaryIO) -> None:
+    answer: tuple[Any, Exception | None]
     try:
-        detach(out)
-        answer: tuple[Any, Exception | None]
-        try:
-            answer = (function(), None)
-        except Exception as error:
-            answer = (None, error)
-        with os.fdopen(out, "wb") as pipe:
-            pickle.dump(answer, pipe)
-    finally:
-        os._exit(0)
+        answer = (function(), None)
+    except Exception as error:
+        answer = (None, error)
+    pickle.dump(answer, pipe)

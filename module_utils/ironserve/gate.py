@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from . import host, logs, probe, readback
+from . import causes, holders, host, logs, nvml, probe, readback
 from .judge import Verdict, judge, message
+from .processes import Table, ticks_now
 from .secrets import redact
 from .slices import SLICE_S
-from .systemd import unit_name
+from .systemd import SIGNAL_NAMES, unit_name
 
 POLL_S = 0.2
 SHORTEST_SLICE_S = 1.0
@@ -19,6 +23,15 @@ SHORTEST_SLICE_S = 1.0
 
 FIRST_READ_BYTES = 4 << 20
 """Of a log that is met in the middle only the end is read."""
+
+CAUSE_BYTES = 1 << 20
+"""As much of the log's end is searched for known causes: the first traceback stands before pages of consequences."""
+
+KERNEL = re.compile(r"NVRM|out of memory|oom-kill", re.IGNORECASE)
+"""What the kernel says of GPUs and of memory."""
+
+LOOK_S = 5.0
+"""Seconds that the kernel's log and the driver may take to answer; without them a cause is told all the same."""
 
 
 class Gate:
@@ -115,10 +128,38 @@ class Gate:
             self.sleep(POLL_S)
         return self.verdict
 
-    def message(self) -> str:
-        """What the operator reads when the verdict is ``failed`` or ``timeout``."""
-        journal = f"journalctl -u {self.unit}"
-        return message(self.release["service"], self.verdict, self.reading, self.elapsed_s(), str(self.log), journal)
+    def message(self, known: causes.Cause | None = None) -> str:
+        """What the operator reads when the verdict is ``failed`` or ``timeout``, with the known cause, if any."""
+        journal, service = f"journalctl -u {self.unit}", self.release["service"]
+        return message(service, self.verdict, self.reading, self.elapsed_s(), str(self.log), journal, known)
+
+    def known_cause(self, known: Sequence[Mapping[str, Any]]) -> causes.Cause | None:
+        """The likeliest of the known causes (``knowledge/causes/``) of a verdict that is bad."""
+        chunk, _ = read_log(self.log, logs.Cursor(), CAUSE_BYTES)
+        lines, rest = logs.split("", redact(chunk, self.secrets))
+        # Under a unit that systemd started again the log has several starts.
+        opens = [place for place, line in enumerate(lines) if self.phases and re.search(self.phases[0]["match"], line)]
+        # The kernel's lines come last: they may be about others, and what the engine says itself is nearer.
+        searched = [*lines[opens[-1] if opens else 0 :], rest, *kernel_lines(self.elapsed_s())]
+        return next(iter(causes.find(known, searched, self._facts())), None)
+
+    def _facts(self) -> dict[str, Any]:
+        """What is known beside the log, see ``causes.FACTS``."""
+        release, show = self.release, self.show
+        code, status = show.get("ExecMainCode"), show.get("ExecMainStatus", "")
+        return {
+            "engine": release["engine"],
+            "version": release.get("lock", {}).get("engine_version", ""),
+            "exit_status": status if code == "1" else "",
+            "signal": SIGNAL_NAMES.get(int(status), status) if code in ("2", "3") else "",
+            "result": show.get("Result", ""),
+            "reason": self.verdict.reason,
+            "phase": self.reading.phase,
+            "env": {**release["env"], **release.get("host_env", {})},
+            "flags": release.get("flags", {}),
+            "arch": architecture,
+            "foreign_holders": functools.cache(lambda: foreign_holders(release, self.secrets)),
+        }
 
     def evidence(self) -> dict[str, Any]:
         """What the verdict rests on, for machines."""
@@ -151,14 +192,36 @@ class Gate:
         return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 
-def read_log(path: Path, cursor: logs.Cursor) -> tuple[str, logs.Cursor]:
-    """What was written since the cursor. A new file under the old name is read from its start."""
+def kernel_lines(since_s: float) -> list[str]:
+    """What the kernel said of memory and GPUs in so many seconds; no other log has its OOM killer and Xid lines."""
+    since = f"--since=-{int(since_s) + 1}s"
+    try:
+        done = host.run(["journalctl", "-k", "-q", "-o", "cat", "--no-pager", "-n", "2000", since], LOOK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line for line in done.out.splitlines() if KERNEL.search(line)]
+
+
+def architecture() -> str:
+    """Compute capability of the host's first GPU, ``12.0``; empty where the driver does not say."""
+    return next((gpu.compute_capability for gpu in nvml.look(LOOK_S).gpus), "")
+
+
+def foreign_holders(release: Mapping[str, Any], secrets: Sequence[str]) -> list[str]:
+    """Who else uses the GPUs of a service, a text each; nobody on a host without GPUs."""
+    table = Table()
+    foreign = [holder for holder in holders.find([release], table)[0] if holder.gpus] if table.gpus() else []
+    return [redact(holders.described(group, ticks_now()), secrets) for group in holders.grouped(foreign)]
+
+
+def read_log(path: Path, cursor: logs.Cursor, limit: int = FIRST_READ_BYTES) -> tuple[str, logs.Cursor]:
+    """What was written since the cursor. Of a new file under the old name at most its last ``limit`` bytes are read."""
     try:
         with path.open("rb") as file:
             stat = path.stat()
             offset, partial = cursor.offset, cursor.partial
             if stat.st_ino != cursor.inode or stat.st_size < cursor.offset:
-                offset, partial = max(0, stat.st_size - FIRST_READ_BYTES), ""
+                offset, partial = max(0, stat.st_size - limit), ""
             file.seek(offset)
             data = file.read()
     except FileNotFoundError:

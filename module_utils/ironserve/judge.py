@@ -7,12 +7,15 @@ helper found, and add what only systemd knows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .logs import Reading
-from .ranks import Ranks
 from .slices import duration
 from .systemd import exit_text
+
+if TYPE_CHECKING:  # the launcher on hosts has this file and not that one
+    from .causes import Cause
+    from .ranks import Ranks
 
 FATAL_GRACE_S = 3.0
 """An engine that said its last word mostly ends by itself within this, and its status says more."""
@@ -186,12 +189,22 @@ def model_outcome(body: Mapping[str, Any], expected: str) -> tuple[str | None, s
     return "wrong_model", f'the server serves {", ".join(names) or "no model"} and not "{expected}"'
 
 
-def message(service: str, verdict: Verdict, reading: Reading, elapsed_s: float, log: str, journal: str) -> str:
-    """What the operator reads after a failed start."""
+def message(
+    service: str,
+    verdict: Verdict,
+    reading: Reading,
+    elapsed_s: float,
+    log: str,
+    journal: str,
+    known: Cause | None = None,
+) -> str:
+    """What the operator reads after a failed start; ``known`` is the known cause that fits best."""
     where = f", in phase: {f'{reading.phase} {reading.progress}'.strip()}" if reading.phase else ""
     lines = [f"{service} did not become ready: {verdict.reason} ({duration(elapsed_s)} after its start{where})."]
     if reading.error:
         lines.append(f"The engine's own error: {reading.error}")
+    if known:
+        lines += [f"Known cause: {known.cause}", f"What to do: {known.advice}"]
     if reading.tail:
         lines.append(f"Last lines of {log}:")
         lines += [f"    {line}" for line in reading.tail]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -77,6 +78,28 @@ def files(service: str, values: Values | None) -> dict[str, str]:
         for name, text in sorted((values or {}).get("flags", {}).items())
     )
     return {env_path(service): env, config_path(service): flags}
+
+
+def read(env_text: str, config_text: str) -> dict[str, dict[str, str]]:
+    """The secrets in the texts of both files that :func:`files` writes; what somebody edited is read as it stands."""
+    env = dict(line.split("=", 1) for line in env_text.splitlines() if "=" in line)
+    flags = dict(line.split(": ", 1) for line in config_text.splitlines() if ": " in line)
+    return {
+        "env": {name: _unquoted(text) for name, text in env.items()},
+        "flags": {name: _from_json(text) for name, text in flags.items()},
+    }
+
+
+def _unquoted(text: str) -> str:
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if quoted else text
+
+
+def _from_json(text: str) -> str:
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import host, ledger, probe, secrets, systemd
+from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
 from .releases import Releases
 from .slices import SLICE_S, duration
@@ -62,7 +62,14 @@ class Service:
         self.ledger = self.releases.folder / "ledger.jsonl"
         self.secrets = secrets.texts(values)
 
-    def started(self, phases: Phases, expected: str, cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
+    def started(
+        self,
+        phases: Phases,
+        expected: str,
+        cursor: Mapping[str, Any],
+        slice_s: float,
+        causes: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
 
         Args:
@@ -70,6 +77,7 @@ class Service:
             expected: folder name of the release that has to be active; empty takes whichever is.
             cursor: what the slice before returned, empty at first.
             slice_s: seconds to watch; 0 waits for the verdict.
+            causes: known causes of a failed start.
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
@@ -111,7 +119,12 @@ class Service:
         if done and gated:
             answer["notices"] = self._record(release, verdict.verdict, verdict.reason, gate.timings)
         if verdict.verdict in ("failed", "timeout"):
-            answer |= {"failed": True, "msg": gate.message(), "cause": verdict.reason, "evidence": gate.evidence()}
+            known = gate.known_cause(causes)
+            answer |= {"failed": True, "msg": gate.message(known), "cause": verdict.reason, "evidence": gate.evidence()}
+            if known:
+                answer |= {"cause_id": known.id, "advice": known.advice, "permanent": known.permanent}
+            kept = evidence.keep(self.name, release, self.secrets, gate.reading)
+            answer |= {**kept, "notices": [*answer.get("notices", []), *kept["notices"]]}
         return answer
 
     def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from ansible.module_utils.ironserve import gate as gate_module
 from ansible.module_utils.ironserve import logs, probe
 from ansible.module_utils.ironserve.gate import Gate, read_log
+from ansible.module_utils.ironserve.host import Done
 
 PHASES = [
     {"name": "reading arguments", "match": "args"},
@@ -21,6 +22,7 @@ class World:
         self.log, self.now = folder / "main.log", now
         self.started_at, self.events, self.found, self.current = started_at, [], {}, True
         self.unlike, self.active_at = [], 0.0
+        self.kernel, self.holders = "", []
         self.unit = {"ActiveState": "active", "MainPID": "42", "InvocationID": "i", "Result": "success"}
         self.log.write_text("")
 
@@ -52,9 +54,23 @@ def world(tmp_path, monkeypatch):
         monkeypatch.setattr(gate_module.host, "show", world.show)
         monkeypatch.setattr(probe, "read", lambda service, invocation: world.found)
         monkeypatch.setattr(gate_module.readback, "differences", lambda *_: world.unlike)
+        monkeypatch.setattr(gate_module.host, "run", lambda *_: Done(0, world.kernel, ""))
+        monkeypatch.setattr(gate_module, "foreign_holders", lambda *_: world.holders)
         return world
 
     return make
+
+
+KNOWN = [
+    {"id": "leftover", "engine": "vllm", "match": [r"Free memory"], "needs": {"foreign_holders": True},
+     "cause": "Held by {foreign_holders}.", "advice": "End it.", "permanent": False},
+    {"id": "too_high", "engine": "vllm", "match": [r"Free memory"], "unless": {"foreign_holders": True},
+     "cause": "Too little of {phase}.", "advice": "Look.", "permanent": False},
+    {"id": "flag", "engine": "vllm", "match": [r"bad (?P<flag>\S+)"],
+     "needs": {"exit_status": "^2$", "env": {"A": "^1$"}}, "cause": "{flag}", "advice": "Mend it.", "permanent": True},
+    {"id": "killed", "engine": "any", "match": [r"Killed process \d+"], "needs": {"signal": "SIGKILL"},
+     "cause": "No memory.", "advice": "Buy some.", "permanent": True},
+]  # fmt: skip
 
 
 def gate(world: World, cursor=None) -> Gate:
@@ -183,6 +199,49 @@ def test_last_words_without_a_newline_are_told(world):
     watched = gate(here)
     assert watched.look().verdict == "failed"
     assert "The engine's own error: ValueError: no newline after this" in watched.message()
+
+
+def ended(here: World, code: str, status: str, **more) -> Gate:
+    here.unit.update(MainPID="0", ActiveState="failed", ExecMainCode=code, ExecMainStatus=status)
+    watched = Gate({**RELEASE, **more}, PHASES, {}, lambda show: True, ["sk-TEST"], clock=here.clock, sleep=here.sleep)
+    watched.look()
+    return watched
+
+
+def test_a_known_cause_is_told_from_the_log_with_who_else_holds_the_gpus(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("args\nValueError: Free memory is less\n")()
+    assert ended(here, "1", "1").known_cause(KNOWN).cause == "Too little of reading arguments."
+    here.holders = ["pid 7 (vllm)", "pid 8 (vllm)"]
+    assert ended(here, "1", "1").known_cause(KNOWN).cause == "Held by pid 7 (vllm); pid 8 (vllm)."
+
+
+def test_a_known_cause_depends_on_status_and_variables_and_holds_no_secret(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("args\nbad --key=sk-TEST")()  # last words without a newline
+    assert ended(here, "1", "2").known_cause(KNOWN) is None
+    found = ended(here, "1", "2", env={"A": "1"}).known_cause(KNOWN)
+    assert (found.cause, found.permanent) == ("--key=********", True)
+
+
+def test_what_the_kernel_said_may_tell_the_cause(world):
+    here = world(started_at=1.0, now=5.0)
+    here.kernel = "usb 1-1: new device\nOut of memory: Killed process 42 (python3)\n"
+    assert ended(here, "2", "9").known_cause(KNOWN).id == "killed"
+    assert ended(here, "2", "6").known_cause(KNOWN) is None
+
+
+def test_an_earlier_start_in_the_same_log_tells_nothing(world):
+    here = world(started_at=1.0, now=5.0)
+    here.write("args\nFree memory\nargs\nload 1/4\n")()
+    assert ended(here, "1", "1").known_cause(KNOWN) is None
+
+
+def test_only_the_end_of_a_long_log_is_searched(world, monkeypatch):
+    here = world(started_at=1.0, now=5.0)
+    monkeypatch.setattr(gate_module, "CAUSE_BYTES", 100)
+    here.write("Free memory\n" + "x" * 200 + "\n")()
+    assert ended(here, "1", "1").known_cause(KNOWN) is None
 
 
 def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible.module_utils.ironserve.causes import Cause
 from ansible.module_utils.ironserve.judge import (
     Seen,
     Verdict,
@@ -204,3 +205,12 @@ def test_case_49_the_message_has_status_error_line_and_log():
 
 def test_an_empty_log_points_to_the_journal():
     assert "journalctl -u u" in message("main", Verdict("failed", "x"), reading(), 1, "/log", "journalctl -u u")
+
+
+def test_a_known_cause_and_what_to_do_stand_under_the_engines_own_error():
+    failed = Reading()
+    read(failed, ["ValueError: no"], [])
+    known = Cause("x", "It is the moon.", "Wait a day.", permanent=False)
+    told = message("main", Verdict("failed", "x"), failed, 1, "/log", "journalctl -u u", known).splitlines()
+    assert told[1] == "The engine's own error: ValueError: no"
+    assert told[2:4] == ["Known cause: It is the moon.", "What to do: Wait a day."]

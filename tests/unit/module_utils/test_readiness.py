@@ -244,6 +244,25 @@ def test_the_engine_that_is_ended_is_the_one_that_was_started(tmp_path, monkeypa
     found._end(Verdict("stalled", "nothing moves"))  # of a process that is gone: no other is touched
 
 
+def test_under_a_gate_the_engine_that_is_ended_is_left_for_evidence_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    monkeypatch.setattr(readiness, "GATE_DROP_IN", str(tmp_path / "{unit}.conf"))
+    (tmp_path / "main").mkdir()
+    (tmp_path / "ironserve-main.service.conf").touch()
+    engine = subprocess.Popen(["/bin/sleep", "60"])
+    slept = []
+
+    def sleep(seconds):
+        assert engine.poll() is None
+        assert probe.read("main", "i")["outcome"] == "stalled"
+        slept.append(seconds)
+
+    found = Helper(RELEASE, engine.pid, "i", "", 0, clock=lambda: sum(slept), sleep=sleep)
+    found._end("nothing moved")
+    assert engine.wait(10) == -signal.SIGKILL
+    assert sum(slept) == pytest.approx(readiness.EVIDENCE_S, abs=0.3)
+
+
 def test_a_helper_that_takes_over_goes_on_where_the_killed_one_was(world, monkeypatch):
     runs = serving(world, monkeypatch, lambda: (0.0, 5.0))
     (world.folder / "main" / "i.ready").write_text("")

@@ -60,3 +60,18 @@ def test_what_is_no_usable_secret_is_told_without_it(text):
     (told,) = problems.found
     assert told.startswith("host h1: ironserve_api_key: ")
     assert str(text) not in told or text == ""
+
+
+LINE = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=' "\\$`='), min_size=1)
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), LINE), st.dictionaries(st.just("api-key"), LINE))
+def test_files_are_read_as_they_were_written(env, flags):
+    values = {"env": env, "flags": flags}
+    written = secrets.files("main", values)
+    assert secrets.read(written["/etc/ironserve/main.env"], written["/etc/ironserve/main.yml"]) == values
+
+
+def test_files_that_are_not_there_or_that_somebody_edited():
+    assert secrets.read("", "") == {"env": {}, "flags": {}}
+    assert secrets.read("A=plain\n# no\n", "api-key: plain\n") == {"env": {"A": "plain"}, "flags": {"api-key": "plain"}}

@@ -1,0 +1,83 @@
+#!/usr/bin/python
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Collects what a service shows at this moment, and touches nothing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: service_evidence
+short_description: Collect what an inference service shows at this moment
+description:
+  - "What M(inference_service) keeps of a start that failed, told of a service in any state: unit, processes
+    with states, kernel stacks and use of CPU, Python stacks where C(py-spy) is installed, GPUs, lines of the kernel and
+    of NCCL, environment, end of the log. No secret is in it."
+  - Ends, stops and restarts nothing. It takes 10 s at most, whatever driver and processes do.
+  - The newest five files of a service stay on the host.
+options:
+  service:
+    description: Name of the service.
+    type: str
+    required: true
+attributes:
+  check_mode:
+    support: full
+    description: Collects and tells, and writes no file.
+  diff_mode:
+    support: none
+  platform:
+    support: full
+    platforms: posix
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: See what the service does
+  service_evidence:
+    service: main
+  register: seen
+"""
+
+RETURN = r"""
+evidence_file:
+  description: File on the host that keeps it; empty in check mode and where there is no such service.
+  returned: always
+  type: str
+  sample: /var/lib/ironserve/main/evidence/20261130T040434Z-ea4d454e55ef-0f1e2d3c4b5a.json.gz
+evidence_summary:
+  description: At most ten lines of it.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import subprocess
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve import evidence, host, logs, symptoms, systemd
+from ansible.module_utils.ironserve.releases import Releases
+
+
+def main() -> None:
+    """Collect."""
+    module = AnsibleModule(argument_spec={"service": {"type": "str", "required": True}}, supports_check_mode=True)
+    name = module.params["service"]
+    if not systemd.SERVICE_NAME.fullmatch(name):
+        module.fail_json(msg=f'"{name}" {systemd.SERVICE_NAME_RULE}')
+    path = ""
+    try:
+        releases = Releases(name)
+        release = releases.active_release()
+        if not release and host.show(releases.unit).get("LoadState") == "not-found":
+            lines = [f"there is no service {name} on this host"]
+        else:
+            found = evidence.collect(name, release, (), logs.Reading())
+            lines = symptoms.summary(found)
+            path = "" if module.check_mode else str(evidence.write(releases.folder / "evidence", found))
+    except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+        module.fail_json(msg=f"no evidence of service {name} was collected: {error}")
+    module.exit_json(changed=bool(path), evidence_file=path, evidence_summary=lines)
+
+
+if __name__ == "__main__":
+    main()
