@@ -10,6 +10,7 @@ from typing import Any
 
 from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
+from .judge import BAD
 from .releases import Releases
 from .slices import SLICE_S, duration
 from .systemd import exit_text
@@ -18,24 +19,26 @@ KEEP_LOGS = 5
 POLL_S = 0.2
 UNPROVEN_STOP_S = 10.0
 OBSERVE_TIMEOUT_S = 5.0
+BUSY = (429, 503)
+"""What a server that works may say of itself when it has too much to do."""
 
 Phases = Mapping[str, Sequence[Mapping[str, str]]]
 
 
 def status_word(
-    show: Mapping[str, str], active: str | None, proven: bool, health: int, last: Mapping[str, Any] | None
+    show: Mapping[str, str], active: str | None, proven: bool, serves: bool, last: Mapping[str, Any] | None
 ) -> str:
     """A service in a word.
 
     ``absent`` (nothing was deployed), ``starting`` (does not generate yet, or has not passed the gate), ``ready``,
-    ``unhealthy`` (passed the gate, does not say 200 now; or runs without any release), ``failed`` (its last launch
+    ``unhealthy`` (passed the gate, does not serve now; or runs without any release), ``failed`` (its last launch
     did), ``stopped`` (by an operator: off at boot too), ``down`` (not running for any other reason).
 
     Args:
         show: properties of the unit.
         active: the active release, None when there is none.
         proven: whether the active release passed the gate.
-        health: HTTP status of the health endpoint.
+        serves: whether it says that it is healthy, or works and is too busy to say so.
         last: the last record of the ledger, None when there is none.
     """
     running = show.get("MainPID", "0") != "0"
@@ -46,8 +49,8 @@ def status_word(
     if running:
         if not proven:
             return "starting"
-        return "ready" if health == 200 else "unhealthy"
-    if show.get("ActiveState") == "failed" or (last and last.get("verdict") != "ready"):
+        return "ready" if serves else "unhealthy"
+    if show.get("ActiveState") == "failed" or (last and last.get("verdict") in BAD):
         return "failed"
     return "stopped" if show.get("UnitFileState") != "enabled" else "down"
 
@@ -173,16 +176,20 @@ class Service:
         pid = int(show.get("MainPID") or 0)
         health = host.get(release["url"] + release["health_path"], OBSERVE_TIMEOUT_S).status if pid and release else 0
         proven = active == good and not self.releases.drop_in.exists() and self.releases.is_current(show)
-        records = self._records()
+        records, told = self._records(), show.get("StatusText", "")
         last = records[-1] if records else None
-        status = status_word(show, active, proven, health, last)
+        is_busy = health in BUSY and told.startswith("serving")
+        status = status_word(show, active, proven, health == 200 or is_busy, last)
         cause = str(last.get("reason", "")) if last and status == "failed" else ""
-        told = show.get("StatusText", "")
-        if status == "ready" and told and not told.startswith("serving"):
+        if status == "ready" and is_busy:
+            cause = f"busy: its health endpoint says {health}, and tokens come"
+        elif status == "ready" and told and not told.startswith("serving"):
             status, cause = "unhealthy", told  # the helper asks for tokens; a health endpoint may well say 200
         elif status == "starting" and active == good and not self.releases.drop_in.exists():
             ended = exit_text(show) if show.get("SubState") == "auto-restart" else None
             cause = f"the engine {ended}; systemd starts it again" if ended else "it passed the gate, and loads again"
+        if status == "starting" and show.get("SubState") != "auto-restart":
+            cause = "; ".join(filter(None, [cause, told.partition(": ")[2]]))
         return {
             "service": self.name,
             "unit": self.unit,

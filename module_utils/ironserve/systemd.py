@@ -98,6 +98,8 @@ def exit_text(show: Mapping[str, str]) -> str | None:
         return f"could not be started by systemd ({status}/{SYSTEMD_STATUSES[int(status)]})"
     if code == "1":
         return f"exited with status {status}"
+    if show.get("Result") == "watchdog":  # the helper stopped feeding it, see readiness.py
+        return "was killed by systemd's watchdog: requests waited and it gave no token"
     if code in ("2", "3"):
         name = SIGNAL_NAMES.get(int(status), f"signal {status}")
         return f"was killed by {name}"

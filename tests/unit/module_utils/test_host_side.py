@@ -131,22 +131,23 @@ ENDED = {"MainPID": "0", "ActiveState": "failed", "UnitFileState": "disabled"}
 
 
 @pytest.mark.parametrize(
-    ("show", "active", "proven", "health", "last", "word"),
+    ("show", "active", "proven", "serves", "last", "word"),
     [
-        ({}, None, False, 0, None, "absent"),
-        (RUNS, None, False, 0, None, "unhealthy"),
-        (RUNS, "a", False, 200, None, "starting"),
-        (RUNS, "a", True, 200, "ready", "ready"),
-        (RUNS, "a", True, 503, "ready", "unhealthy"),
-        (ENDED, "a", True, 0, "ready", "failed"),
-        (OFF, "a", True, 0, "failed", "failed"),
-        (OFF, "a", True, 0, "timeout", "failed"),
-        (OFF, "a", True, 0, "ready", "stopped"),
-        ({**OFF, "UnitFileState": "enabled"}, "a", True, 0, "ready", "down"),
+        ({}, None, False, False, None, "absent"),
+        (RUNS, None, False, False, None, "unhealthy"),
+        (RUNS, "a", False, True, None, "starting"),
+        (RUNS, "a", True, True, "ready", "ready"),
+        (RUNS, "a", True, False, "ready", "unhealthy"),
+        (ENDED, "a", True, False, "ready", "failed"),
+        (OFF, "a", True, False, "failed", "failed"),
+        (OFF, "a", True, False, "timeout", "failed"),
+        (OFF, "a", True, False, "ready", "stopped"),
+        (OFF, "a", False, False, "stopped", "stopped"),
+        ({**OFF, "UnitFileState": "enabled"}, "a", True, False, "ready", "down"),
     ],
 )
-def test_status_words(show, active, proven, health, last, word):
-    assert status_word(show, active, proven, health, last and {"verdict": last}) == word
+def test_status_words(show, active, proven, serves, last, word):
+    assert status_word(show, active, proven, serves, last and {"verdict": last}) == word
 
 
 def test_the_ledger_survives_a_cut_off_line():
