@@ -210,7 +210,7 @@ class Helper:
     def _end(self, why: str) -> None:
         """Say why, then kill the engine: the process that this helper was started for, and no other."""
         finding = probe.end_path(self.release["service"], self.invocation)
-        host.write_text(finding, json.dumps({"outcome": "stalled", "detail": f"{why}, so it was ended"}))
+        host.write_text(finding, json.dumps({"outcome": "stalled", "detail": why}))
         # A gate that watches sees this at once, and collects evidence of the engine, then stops the unit.
         gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
         until = self.clock() + EVIDENCE_S

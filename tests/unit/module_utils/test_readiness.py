@@ -193,7 +193,7 @@ def test_the_engine_that_is_ended_is_the_one_that_was_started(tmp_path, monkeypa
     found = Helper(RELEASE, engine.pid, "i", "", 0)
     found._end("nothing moved")
     assert engine.wait(10) == -signal.SIGKILL
-    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "nothing moved, so it was ended"}
+    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "nothing moved"}
     found._end("nothing moved")  # of a process that is gone: no other is touched
 
 
