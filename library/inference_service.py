@@ -44,6 +44,10 @@ options:
     type: list
     elements: dict
     default: []
+  cleanup:
+    description: What the site says of cleanups, as C(ironserve_cleanup) has it. M(gpu_cleanup) documents the keys.
+    type: dict
+    default: {}
   secrets:
     description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
     type: dict
@@ -173,6 +177,7 @@ def main() -> None:
             "release": {"type": "str", "default": ""},
             "phases": {"type": "dict", "default": {}},
             "causes": {"type": "list", "elements": "dict", "default": []},
+            "cleanup": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "reason": {"type": "str", "default": ""},
             "stop_timeout_s": {"type": "float", "default": 180},
@@ -187,7 +192,9 @@ def main() -> None:
         if want["state"] == "stopped":
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
-            answer = service.started(want["phases"], want["release"], want["cursor"], want["slice_s"], want["causes"])
+            answer = service.started(
+                want["phases"], want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"]
+            )
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     for notice in answer.pop("notices", []):

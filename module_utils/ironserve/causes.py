@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from .logs import LINE_LIMIT, bare
 
@@ -28,7 +28,7 @@ FACTS = {
     "env": "variables of the release",
     "flags": "flags of the release",
     "arch": "compute capability of the GPUs: 12.0",
-    "foreign_holders": "processes of others that use the service's GPUs, a text each",
+    "foreign_holders": "processes of others that use the service's GPUs, a text each; unknown where the look hangs",
 }
 
 
@@ -45,7 +45,12 @@ class Cause(NamedTuple):
     line: str = ""
 
 
-def find(causes: Sequence[Mapping[str, Any]], lines: Iterable[str], facts: Mapping[str, Any]) -> list[Cause]:
+def find(
+    causes: Sequence[Mapping[str, Any]],
+    lines: Iterable[str],
+    facts: Mapping[str, Any],
+    more: Callable[[], Iterable[str]] = tuple,
+) -> list[Cause]:
     """The causes that fit, the likeliest first.
 
     What is only a consequence of another cause comes last. Otherwise the earliest line counts, since later ones mostly
@@ -56,7 +61,19 @@ def find(causes: Sequence[Mapping[str, Any]], lines: Iterable[str], facts: Mappi
         lines: lines of the log, without secrets.
         facts: see :data:`FACTS`; one that is not known is left out. What costs time to find out may be a function: it
             is called only where a cause whose pattern was found asks for it.
+        more: further lines that cost time, read only where the log tells nothing, or no more than a consequence.
     """
+    told = list(lines)
+    found = _find(causes, told, facts)
+    if (not found or found[0][0]) and (further := list(more())):
+        found = _find(causes, [*told, *further], facts)
+    return [cause for *_, cause in found]
+
+
+def _find(
+    causes: Sequence[Mapping[str, Any]], lines: Iterable[str], facts: Mapping[str, Any]
+) -> list[tuple[bool, int, int, Cause]]:
+    """Whether it is a consequence, the place of its line and its own in the data, and each cause; in that order."""
     text = "\n".join(bare(line)[:LINE_LIMIT] for line in lines)
     found = []
     for number, cause in enumerate(causes):
@@ -64,7 +81,7 @@ def find(causes: Sequence[Mapping[str, Any]], lines: Iterable[str], facts: Mappi
         if (match or not cause["match"]) and _applies(cause, facts):
             place = _line(match)[0] if match else -1
             found.append((bool(cause.get("consequence")), place, number, _told(cause, match, facts)))
-    return [told for *_, told in sorted(found)]
+    return sorted(found)
 
 
 def architecture(text: str) -> str:
@@ -97,9 +114,12 @@ def _fact(facts: Mapping[str, Any], name: str) -> Any:
 
 
 def _holds(wanted: Any, fact: Any) -> bool:
-    """Whether a fact is as wanted: there or not (a bool), an entry of it (expressions for name and value), its text."""
+    """Whether a fact is as wanted: there or not (a bool), an entry of it (expressions for name and value), its text.
+
+    What is not known is neither there nor not.
+    """
     if isinstance(wanted, bool):
-        return bool(fact) is wanted
+        return fact is not None and bool(fact) is wanted
     if isinstance(wanted, Mapping):
         return all(
             any(re.fullmatch(name, str(key)) and re.search(value, str(found)) for key, found in (fact or {}).items())

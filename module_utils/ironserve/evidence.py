@@ -31,12 +31,13 @@ from .processes import PROC, Process, Table
 from .symptoms import summary
 
 DEADLINE_S = 10.0
-PART_S = 6.0
-"""A part has this long, and never longer than the whole has but for a second."""
+"""Of the whole, whatever driver and kernel do. Without trouble it takes a second."""
+PART_S = 4.0
+"""Of a part; those that ask what may hang have less."""
 PART_BYTES = 448 << 10
 """Of a part; eight parts are less than 4 MiB."""
-COMMAND_S = 4.0
-DRIVER_S = 5.0
+COMMAND_S = 2.0
+DRIVER_S = 2.0
 PYTHON_S = 2.0
 """For all dumps of py-spy, which run at the same time."""
 WINDOW_S = 0.5
@@ -52,6 +53,7 @@ DUMP_CHARACTERS, DUMPS = 24_000, 16
 Piece = tuple[str, str, Any]
 """Section, key, and what belongs there; mappings told for the same place are joined."""
 Part = Callable[[], Iterator[Piece]]
+Signals = Mapping[str, Mapping[str, Any]]
 Hide = Callable[[str], str]
 """Takes the known secrets out of a text. What cuts or masks a text does it first: nobody finds half a secret."""
 
@@ -61,6 +63,7 @@ def collect(
     release: Mapping[str, Any],
     secret_texts: Sequence[str],
     reading: logs.Reading,
+    signals: Signals | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> dict[str, Any]:
     """All that can be learnt of a service without touching it, in no more time than this; without secrets.
@@ -70,12 +73,13 @@ def collect(
         release: its active release; may be empty.
         secret_texts: what nobody may read. What the host's files of secrets hold is added.
         reading: what the gate read of the log; may be empty.
+        signals: of each signal of a start (``log``, ``io``, ``cpu``, ``gpu_memory``) for how long it has not moved,
+            ``age_s``, and ``what`` it shows; None where nobody watched them.
         deadline_s: seconds.
     """
     unit = systemd.unit_name(service)
     log = host.LOGS / f"{service}.log"
-    known = (text for text in secrets.texts(known_secrets(service)) if len(text) >= secrets.SHORTEST)
-    texts = sorted({*secret_texts, *known}, key=len, reverse=True)
+    texts = sorted({*secret_texts, *known_secrets(service)}, key=len, reverse=True)
     hide = functools.partial(secrets.redact, secret_texts=texts)
     parts: dict[str, Part] = {
         "unit": functools.partial(read_unit, unit, hide),
@@ -97,11 +101,12 @@ def collect(
         "phase": reading.phase,
         "progress": reading.progress,
         "error": reading.error,
+        "signals": {name: dict(signal) for name, signal in (signals or {}).items()},
         **ask(parts, min(PART_S, deadline_s - 1)),
     }
     found["started"] = _started(found.get("unit", {}), time.monotonic())
     found["took_s"] = round(time.monotonic() - began, 2)
-    return without_secrets(found, texts)
+    return without_secrets(found, texts, {**release.get("env", {}), **release.get("host_env", {})})
 
 
 def ask(parts: Mapping[str, Part], deadline_s: float) -> dict[str, Any]:
@@ -139,10 +144,19 @@ def ask(parts: Mapping[str, Part], deadline_s: float) -> dict[str, Any]:
     return found
 
 
-def without_secrets(found: dict[str, Any], secret_texts: Sequence[str]) -> dict[str, Any]:
-    """Evidence without secrets, wherever they stood: known ones, and those that the name of a variable gives away."""
+def without_secrets(
+    found: dict[str, Any], secret_texts: Sequence[str], env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Evidence without secrets, wherever they stood: known ones, and those that the name of a variable gives away.
+
+    Args:
+        found: the evidence.
+        secret_texts: the known ones.
+        env: variables of the release, for when those of the process could not be read.
+    """
     environment = found.get("environment", {})
-    guessed = {value for value in symptoms.hidden(environment) if len(value) >= secrets.SHORTEST}
+    values = [*symptoms.hidden(environment), *symptoms.hidden(env or {})]
+    guessed = {value for value in values if len(value) >= secrets.SHORTEST}
     texts = sorted({*secret_texts, *guessed}, key=len, reverse=True)
     hide = functools.partial(secrets.redact, secret_texts=texts)
     shown = {name: _shown(name, hide(value)) for name, value in environment.items()}
@@ -172,11 +186,15 @@ def write(folder: Path, found: Mapping[str, Any], group: str = "ironserve") -> P
 
 
 def keep(
-    service: str, release: Mapping[str, Any], secret_texts: Sequence[str], reading: logs.Reading
+    service: str,
+    release: Mapping[str, Any],
+    secret_texts: Sequence[str],
+    reading: logs.Reading,
+    signals: Signals | None = None,
 ) -> dict[str, Any]:
     """Collect and write: ``evidence_file``, ``evidence_summary``, ``notices``. It fails for no reason."""
     try:
-        found = collect(service, release, secret_texts, reading)
+        found = collect(service, release, secret_texts, reading, signals)
         path = write(host.STATE / service / "evidence", found)
     except Exception as error:  # whatever it is: the verdict stands without evidence
         reason = secrets.redact(f"{type(error).__name__}: {error}", secret_texts)
@@ -184,10 +202,10 @@ def keep(
     return {"evidence_file": str(path), "evidence_summary": summary(found), "notices": []}
 
 
-def known_secrets(service: str) -> dict[str, dict[str, str]]:
+def known_secrets(service: str) -> list[str]:
     """The secrets in the host's own files, which a call that gets none has to hide as well."""
     env, config = (host.read_text(Path(path(service))) or "" for path in (secrets.env_path, secrets.config_path))
-    return secrets.read(env, config)
+    return [text for text in secrets.texts(secrets.read(env, config)) if len(text) >= secrets.SHORTEST]
 
 
 def read_unit(unit: str, hide: Hide) -> Iterator[Piece]:
@@ -201,10 +219,14 @@ def read_unit(unit: str, hide: Hide) -> Iterator[Piece]:
 def read_processes(
     unit: str, hide: Hide, proc: Path = PROC, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Piece]:
-    """The processes of a unit, then those that an engine left behind; of each first what never blocks."""
+    """The processes of a unit, then those that an engine left behind; of each first what never blocks.
+
+    An engine that exited has none, and costs no time here.
+    """
     table = Table(proc)
     own = _of_unit(table, unit)
-    yield from _look(table, own, hide, sleep)
+    if own:
+        yield from _look(table, own, hide, sleep)
     lineage = Lineage(table)
     known = {process.pid for process in own}
     others = [process for process in table.processes.values() if process.pid not in known]

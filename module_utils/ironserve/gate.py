@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from . import causes, holders, host, logs, nvml, probe, readback
+from . import aside, causes, holders, host, logs, nvml, probe, readback
 from .judge import Verdict, judge, message
 from .processes import Table, ticks_now
 from .secrets import redact
@@ -30,8 +30,8 @@ CAUSE_BYTES = 1 << 20
 KERNEL = re.compile(r"NVRM|out of memory|oom-kill", re.IGNORECASE)
 """What the kernel says of GPUs and of memory."""
 
-LOOK_S = 5.0
-"""Seconds that the kernel's log and the driver may take to answer; without them a cause is told all the same."""
+LOOK_S = 1.5
+"""Seconds that the kernel's log, the driver and the process table may take each; a verdict does not wait for more."""
 
 
 class Gate:
@@ -42,6 +42,7 @@ class Gate:
         phases: the engine's log phases, see ``logs.py``.
         is_current: whether the process that a unit's properties show was started from the active release.
         secrets: what nobody may read in a report.
+        cleanup: what the site says of cleanups (``ironserve_cleanup``): whom a known cause does not accuse.
         cursor: JSON-plain state that travels to the controller and back.
         clock: monotonic seconds, comparable between slices.
         sleep: waits that many seconds.
@@ -56,11 +57,12 @@ class Gate:
         secrets: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        cleanup: Mapping[str, Any] | None = None,
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
         self.release, self.phases, self.is_current = dict(release), phases, is_current
-        self.secrets, self.clock, self.sleep = secrets, clock, sleep
+        self.secrets, self.clock, self.sleep, self.cleanup = secrets, clock, sleep, cleanup or {}
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
         self.log_cursor = logs.Cursor(**cursor.get("log", {}))
@@ -139,9 +141,10 @@ class Gate:
         lines, rest = logs.split("", redact(chunk, self.secrets))
         # Under a unit that systemd started again the log has several starts.
         opens = [place for place, line in enumerate(lines) if self.phases and re.search(self.phases[0]["match"], line)]
-        # The kernel's lines come last: they may be about others, and what the engine says itself is nearer.
-        searched = [*lines[opens[-1] if opens else 0 :], rest, *kernel_lines(self.elapsed_s())]
-        return next(iter(causes.find(known, searched, self._facts())), None)
+        said = [*lines[opens[-1] if opens else 0 :], rest]
+        # The kernel's lines may be about others, and what the engine says itself is nearer.
+        kernel = functools.partial(kernel_lines, self.elapsed_s())
+        return next(iter(causes.find(known, said, self._facts(), kernel)), None)
 
     def _facts(self) -> dict[str, Any]:
         """What is known beside the log, see ``causes.FACTS``."""
@@ -157,8 +160,8 @@ class Gate:
             "phase": self.reading.phase,
             "env": {**release["env"], **release.get("host_env", {})},
             "flags": release.get("flags", {}),
-            "arch": architecture,
-            "foreign_holders": functools.cache(lambda: foreign_holders(release, self.secrets)),
+            "arch": functools.cache(architecture),
+            "foreign_holders": functools.cache(lambda: foreign_holders(release, self.cleanup, self.secrets)),
         }
 
     def evidence(self) -> dict[str, Any]:
@@ -194,12 +197,12 @@ class Gate:
 
 def kernel_lines(since_s: float) -> list[str]:
     """What the kernel said of memory and GPUs in so many seconds; no other log has its OOM killer and Xid lines."""
-    since = f"--since=-{int(since_s) + 1}s"
+    journal = ["journalctl", "-k", "-q", "-o", "cat", "--no-pager", "-n", "2000", f"--since=-{int(since_s) + 1}s"]
     try:
-        done = host.run(["journalctl", "-k", "-q", "-o", "cat", "--no-pager", "-n", "2000", since], LOOK_S)
-    except (OSError, subprocess.TimeoutExpired):
+        text = aside.ask(lambda: host.run(journal).out, LOOK_S)
+    except (OSError, aside.StuckError):
         return []
-    return [line for line in done.out.splitlines() if KERNEL.search(line)]
+    return [line for line in text.splitlines() if KERNEL.search(line)]
 
 
 def architecture() -> str:
@@ -207,11 +210,30 @@ def architecture() -> str:
     return next((gpu.compute_capability for gpu in nvml.look(LOOK_S).gpus), "")
 
 
-def foreign_holders(release: Mapping[str, Any], secrets: Sequence[str]) -> list[str]:
-    """Who else uses the GPUs of a service, a text each; nobody on a host without GPUs."""
-    table = Table()
-    foreign = [holder for holder in holders.find([release], table)[0] if holder.gpus] if table.gpus() else []
-    return [redact(holders.described(group, ticks_now()), secrets) for group in holders.grouped(foreign)]
+def foreign_holders(release: Mapping[str, Any], cleanup: Mapping[str, Any], secrets: Sequence[str]) -> list[str] | None:
+    """Who else uses the GPUs of a service, a text each; nobody on a host without GPUs, None where it cannot be told."""
+
+    def look() -> list[str]:
+        table = Table()
+        if not table.gpus():
+            return []
+        found, _ = holders.find([release], table, cleanup, table.details(os.getpid()).cgroup)
+        foreign = holders.grouped(holder for holder in found if holder.gpus)
+        return [redact(holders.described(group, ticks_now()), secrets) for group in foreign]
+
+    try:
+        return aside.ask(look, LOOK_S)
+    except (OSError, aside.StuckError):
+        return None
+
+
+def read_start(log: Path, phases: Sequence[Mapping[str, str]], secrets: Sequence[str] = ()) -> logs.Reading:
+    """What the end of a log says of the newest start in it."""
+    chunk, _ = read_log(log, logs.Cursor())
+    lines, rest = logs.split("", redact(chunk, secrets))
+    reading = logs.Reading()
+    logs.read(reading, lines, phases, rest)
+    return reading
 
 
 def read_log(path: Path, cursor: logs.Cursor, limit: int = FIRST_READ_BYTES) -> tuple[str, logs.Cursor]:

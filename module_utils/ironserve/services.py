@@ -72,6 +72,7 @@ class Service:
         cursor: Mapping[str, Any],
         slice_s: float,
         causes: Sequence[Mapping[str, Any]] = (),
+        cleanup: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
 
@@ -81,6 +82,7 @@ class Service:
             cursor: what the slice before returned, empty at first.
             slice_s: seconds to watch; 0 waits for the verdict.
             causes: known causes of a failed start.
+            cleanup: what the site says of cleanups (``ironserve_cleanup``).
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
@@ -95,7 +97,12 @@ class Service:
             changed = self._start_or_attach()
         release = self.releases.active_release()
         gate = Gate(
-            release, phases.get(release["engine"], ()), cursor.get("gate", {}), self.releases.is_current, self.secrets
+            release,
+            phases.get(release["engine"], ()),
+            cursor.get("gate", {}),
+            self.releases.is_current,
+            self.secrets,
+            cleanup=cleanup,
         )
         verdict = gate.watch(slice_s)
         done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()

@@ -20,11 +20,14 @@ WIDTH = 200
 
 PLURALS = {"waits": "wait", "spins": "spin", "runs": "run", "is": "are"}
 SPINS_PERCENT = 80.0
+MOVES_S = 3.0
+"""A signal that moved less than this ago moves; nobody looks more often than every second or so."""
+SIGNALS = {"gpu_memory": "GPU memory", "cpu": "CPU"}
 NEARLY_FULL = 0.05
 KERNEL_LINES, NCCL_LINES = 100, 100
 
-SECRET_NAME = re.compile(r"KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
-"""Names of variables whose values nobody sees; rather too many than too few."""
+SECRET_NAME = re.compile(r"(?<!^NCCL_IB_P)KEY|TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+"""Names of variables whose values nobody sees; rather too many than too few. NCCL_IB_PKEY is the number of an entry."""
 SHOWN_NAME = re.compile(r"(?:NCCL|CUDA)_")
 
 RANK = re.compile(r"_((?:[A-Z]{2,3}\d+_?)+)$")
@@ -96,7 +99,7 @@ def innermost(dump: str) -> str:
 
 def hidden(environment: Mapping[str, str]) -> list[str]:
     """Values that nobody may see, by the names of their variables."""
-    return [value for name, value in environment.items() if SECRET_NAME.search(name) and not SHOWN_NAME.match(name)]
+    return [value for name, value in environment.items() if SECRET_NAME.search(name)]
 
 
 def rewrite(plain: Any, change: Callable[[str], str]) -> Any:
@@ -112,7 +115,7 @@ def rewrite(plain: Any, change: Callable[[str], str]) -> Any:
 
 def summary(evidence: Mapping[str, Any]) -> list[str]:
     """At most ten lines, the most telling first."""
-    parts = (_main, _kernel, _ranks, _stuck, _python, _gpus, _log, _nccl, _left_behind, _space, _lacks)
+    parts = (_main, _still, _kernel, _ranks, _stuck, _python, _gpus, _log, _nccl, _left_behind, _space, _lacks)
     lines = [" ".join(line.split()) for part in parts for line in part(evidence)]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], *lines[-1:]]  # what could not be read is said in any case
@@ -132,8 +135,25 @@ def _main(evidence: Mapping[str, Any]) -> list[str]:
     elif unit:
         what = f"no main process, unit is {unit.get('ActiveState', 'unknown')} ({unit.get('Result', 'no result')})"
     else:
+        what = ""
+    told = "; ".join(filter(None, (what, f"phase: {where}" if where else "")))
+    return [told] if told else []
+
+
+def _still(evidence: Mapping[str, Any]) -> list[str]:
+    """``nothing moved: log 15m02s, io 15m00s``; while something moves, when each signal last did."""
+    ages = {name: signal["age_s"] for name, signal in evidence.get("signals", {}).items()}
+    if not ages or evidence.get("unit", {}).get("MainPID") == "0":
         return []
-    return [f"{what}; phase: {where}" if where else what]
+    if min(ages.values()) >= MOVES_S:
+        return [
+            "nothing moved: " + ", ".join(f"{SIGNALS.get(name, name)} {duration(age)}" for name, age in ages.items())
+        ]
+    told = (
+        f"{SIGNALS.get(name, name)} {'moves' if age < MOVES_S else f'{duration(age)} ago'}"
+        for name, age in ages.items()
+    )
+    return [f"moved last: {', '.join(told)}"]
 
 
 def _ranks(evidence: Mapping[str, Any]) -> list[str]:

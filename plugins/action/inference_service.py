@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -17,23 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import slices
-
-UNUSED = ("source", "examples", "example_facts")
-
-
-def read_phases() -> dict[str, Any]:
-    """The log phases of every engine, from knowledge/phases."""
-    return {
-        file.stem: yaml.safe_load(file.read_text())["phases"] for file in (ROOT / "knowledge" / "phases").glob("*.yml")
-    }
-
-
-def read_causes() -> list[dict[str, Any]]:
-    """The known causes of a failed start, from knowledge/causes, without what only the documentation needs."""
-    files = sorted((ROOT / "knowledge" / "causes").glob("*.yml"))
-    causes = [cause for file in files for cause in yaml.safe_load(file.read_text())["causes"]]
-    return [{key: cause[key] for key in cause if key not in UNUSED} for cause in causes]
+from ansible.module_utils.ironserve import knowledge, slices
 
 
 class ActionModule(ActionBase):
@@ -46,7 +29,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         if arguments.get("state", "started") == "started":
-            arguments |= {"phases": read_phases(), "causes": read_causes()}
+            arguments |= {"phases": knowledge.phases(ROOT), "causes": knowledge.causes(ROOT)}
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
             return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)

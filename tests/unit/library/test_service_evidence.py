@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ansible.module_utils.ironserve import evidence, host
 
@@ -23,6 +25,24 @@ def test_a_file_and_ten_lines(run_module, tmp_path):
     assert answer["evidence_file"] == f"{tmp_path}/main/evidence/20261130T040000Z-r-1.json.gz"
     assert answer["evidence_summary"] == ["no main process, unit is inactive (success)"]
     assert answer["changed"]
+
+
+def test_the_phase_of_a_start_is_what_the_log_says_without_secrets(run_module, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(host, "LOGS", tmp_path)
+    monkeypatch.setattr(evidence, "known_secrets", lambda service: ["sk-SECRET"])
+    monkeypatch.setattr(
+        evidence, "collect", lambda *words: told.append(words) or {"at": "2026-11-30T04:00:00+00:00", **FOUND}
+    )
+    staged = tmp_path / "main" / "releases" / "r-1"
+    staged.mkdir(parents=True)
+    (staged / "release.json").write_text(json.dumps({"service": "main", "engine": "vllm"}))
+    (tmp_path / "main" / "active").symlink_to(staged)
+    (tmp_path / "main.log").write_text("load 2/9\nValueError: sk-SECRET\n")
+    phases = {"vllm": [{"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"}]}
+    run_module("service_evidence", service="main", phases=phases)
+    reading = told[0][3]
+    assert (reading.phase, reading.progress, reading.error) == ("loading weights", "2/9", "ValueError: ********")
 
 
 def test_in_check_mode_no_file(run_module, tmp_path):

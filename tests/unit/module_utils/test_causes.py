@@ -159,11 +159,67 @@ def test_the_log_of_a_good_start_tells_no_cause(name, engine):
     assert of_log(name, engine) == []
 
 
+SERVES = re.compile(r"Application startup complete|The server is fired up and ready to roll")
+STARTS = [(file.name, file.read_text()) for file in sorted(LOGS.glob("*.log"))]
+HEALTHY = [(name, text[: served.end()]) for name, text in STARTS if (served := SERVES.search(text))]
+
+
+@pytest.mark.parametrize(("name", "start"), HEALTHY, ids=[name for name, _ in HEALTHY])
+def test_no_pattern_at_all_is_found_in_a_start_that_served(name, start):
+    """Whatever engine, version and facts: a cause whose conditions happen to hold must not be told of a healthy log."""
+    lines, rest = logs.split("", start)
+    text = "\n".join(logs.bare(line)[: logs.LINE_LIMIT] for line in [*lines, rest])
+    found = {pattern for cause in CAUSES for pattern in cause["match"] if re.search(pattern, text, re.MULTILINE)}
+    assert found == set()
+
+
+def test_there_are_healthy_starts_of_both_engines():
+    assert {name.split("-")[0] for name, _ in HEALTHY} == {"sglang", "vllm"}
+    assert len(HEALTHY) >= 8
+
+
+LOWER = re.compile(
+    r"\b(?:lower|smaller|less|reduce|decrease)\b[^.;]{0,80}(?:utilization|mem-fraction|max-model-len|max-num)"
+)
+
+
+def test_only_causes_of_memory_advise_less_of_it_and_only_where_nobody_else_is_known_to_hold_it():
+    for cause in CAUSES:
+        if LOWER.search(cause["advice"]):
+            assert cause.get("needs", {}).get("foreign_holders") is False or cause["id"] == "gpu_memory_taken_unseen"
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 80.00 MiB."
+    assert first(log, engine="vllm", foreign_holders=[]).id == "cuda_out_of_memory"
+    assert first(log, engine="vllm") is None  # nobody could look
+    assert first(log, engine="vllm", foreign_holders=[HOLDER]).id == "leftover_holds_gpu_memory"
+
+
+def test_further_lines_are_read_only_where_the_log_tells_nothing_but_a_consequence():
+    read = []
+
+    def kernel():
+        read.append(1)
+        return ["Out of memory: Killed process 1201 (VLLM::EngineCor) total-vm:180GB"]
+
+    def told(log):
+        return [cause.id for cause in find(CAUSES, [log], {"engine": "vllm"}, kernel)]
+
+    assert told("OSError: [Errno 98] Address already in use") == ["address_in_use"]
+    assert read == []
+    assert told("RuntimeError: Engine core initialization failed.") == ["host_out_of_memory", "engine_core_died"]
+    assert told("nothing that is known") == ["host_out_of_memory"]
+    assert len(read) == 2
+
+
+def test_that_the_kernel_killed_somebody_else_is_no_cause():
+    assert first("Out of memory: Killed process 99 (backup.sh) total-vm:1kB, anon-rss:1kB", engine="vllm") is None
+    assert first("Out of memory: Killed process 99 (python3) total-vm:1kB", engine="vllm").id == "host_out_of_memory"
+
+
 def test_the_log_of_a_bad_start_tells_its_cause_before_what_follows_from_it():
     leftover = "vllm-0.26.0-h200-leftover-holds-memory.log"
     assert of_log("vllm-0.26.0-bad-model-path.log", "vllm") == ["model_path_wrong"]
     assert of_log(leftover, "vllm", foreign_holders=[HOLDER]) == ["leftover_holds_gpu_memory", "engine_core_died"]
-    assert of_log(leftover, "vllm") == ["gpu_memory_taken_unseen", "engine_core_died"]
+    assert of_log(leftover, "vllm", foreign_holders=[]) == ["gpu_memory_taken_unseen", "engine_core_died"]
     assert of_log("vllm-0.26.0-h200-enginecore-killed.log", "vllm") == ["engine_core_died"]
     assert of_log("vllm-0.32.0-cpu.log", "vllm") == ["engine_core_died"]
     assert of_log("sglang-0.5.23-cpu-b.log", "sglang") == ["child_killed", "sglang_child_failed"]

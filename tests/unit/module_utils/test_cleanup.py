@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import aside, cleanup
+from ansible.module_utils.ironserve import cleanup
 from ansible.module_utils.ironserve.cleanup import Cleanup, Means, Wish
 from ansible.module_utils.ironserve.gpus import Gpu, GpuProcess, Reading
 
@@ -276,11 +276,3 @@ def test_a_look_that_never_comes_back_is_told_in_time(host, monkeypatch):
     answer = host.clean()
     assert (answer["state"], host.sent) == ("driver_hung", [])
     assert "stuck in the kernel" in answer["msg"]
-
-
-def test_what_is_asked_aside_answers_raises_or_is_left():
-    assert aside.ask(lambda: {"a": (1, 2)}, 5) == {"a": (1, 2)}
-    with pytest.raises(ValueError, match="no"):
-        aside.ask(lambda: int("no"), 5)
-    with pytest.raises(aside.StuckError):
-        aside.ask(signal.pause, 0.1)

@@ -186,6 +186,54 @@ def test_evidence_is_kept_without_secrets_and_its_summary_returned(kept):
     assert "GPU 0: 7 MiB" in found["summary"]
 
 
+def test_an_engine_that_exited_is_told_fast_and_one_that_hangs_with_its_signals(kept, monkeypatch):
+    monkeypatch.setattr(evidence, "_output", lambda *_: "MainPID=0\nActiveState=failed\n")
+    monkeypatch.setattr(evidence.shutil, "which", lambda _: "/nowhere/py-spy")
+    sleeps = []
+    assert list(evidence.read_processes("ironserve-no-such.service", str, sleep=sleeps.append)) is not None
+    assert sleeps == []
+    found = evidence.collect("main", RELEASE, [], READING)
+    assert found["errors"] == {}
+    assert found["took_s"] < 2
+    monkeypatch.setattr(evidence, "_output", lambda *_: "MainPID=1\nActiveState=activating\n")
+    signals = {"log": {"age_s": 902.0, "what": "log silent"}, "io": {"age_s": 900.1, "what": "reads nothing"}}
+    found = json.loads(gzip.decompress(Path(evidence.keep("main", RELEASE, [], READING, signals)["evidence_file"])
+                                       .read_bytes()))  # fmt: skip
+    assert found["signals"] == signals
+    assert found["summary"][1] == "nothing moved: log 15m02s, io 15m00s"
+
+
+def test_a_host_where_everything_hangs_costs_no_more_than_its_time(kept, monkeypatch):
+    def hangs(*_):
+        time.sleep(600)
+
+    monkeypatch.setattr(evidence, "_output", hangs)
+    monkeypatch.setattr(evidence, "Table", hangs)
+    monkeypatch.setattr(nvml, "look", hangs)
+    monkeypatch.setattr(evidence.symptoms, "nccl_lines", hangs)
+    monkeypatch.setattr(evidence.shutil, "disk_usage", hangs)
+    monkeypatch.setattr(evidence.shutil, "which", hangs)
+    began = time.monotonic()
+    answer = evidence.keep("main", RELEASE, [], READING)
+    assert time.monotonic() - began < evidence.DEADLINE_S
+    assert (
+        "not collected: unit, processes, Python, GPUs, kernel log, environment, log, space"
+        in answer["evidence_summary"][-1]
+    )
+    assert answer["evidence_summary"][0] == "phase: loading weights, 3/9"
+    assert "last log line" in answer["evidence_summary"][1]  # what came before it hung
+
+
+def test_values_of_variables_named_like_secrets_are_hidden_where_only_the_release_tells_them():
+    found = {
+        "log": {"tail": ["with abcd-1234 and 5"]},
+        "environment": {"NCCL_IB_PKEY": "5", "NCCL_X_KEY": "qwertyuiop"},
+    }
+    hidden = evidence.without_secrets(found, [], {"MY_PASSWORD": "abcd-1234", "PATH": "and"})
+    assert hidden["log"]["tail"] == ["with ******** and 5"]
+    assert hidden["environment"] == {"NCCL_IB_PKEY": "5", "NCCL_X_KEY": "********"}
+
+
 def test_that_it_fails_is_a_notice_and_no_more(kept, monkeypatch):
     monkeypatch.setattr(evidence, "write", lambda *_: 1 / 0)
     answer = evidence.keep("main", RELEASE, [], READING)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
 import pytest
 from ansible.module_utils.ironserve import gate as gate_module
 from ansible.module_utils.ironserve import logs, probe
 from ansible.module_utils.ironserve.gate import Gate, read_log
 from ansible.module_utils.ironserve.host import Done
+from ansible.module_utils.ironserve.processes import Table
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_proc import CUDA, fake_process
 
 PHASES = [
     {"name": "reading arguments", "match": "args"},
@@ -64,7 +74,7 @@ def world(tmp_path, monkeypatch):
 KNOWN = [
     {"id": "leftover", "engine": "vllm", "match": [r"Free memory"], "needs": {"foreign_holders": True},
      "cause": "Held by {foreign_holders}.", "advice": "End it.", "permanent": False},
-    {"id": "too_high", "engine": "vllm", "match": [r"Free memory"], "unless": {"foreign_holders": True},
+    {"id": "too_high", "engine": "vllm", "match": [r"Free memory"], "needs": {"foreign_holders": False},
      "cause": "Too little of {phase}.", "advice": "Look.", "permanent": False},
     {"id": "flag", "engine": "vllm", "match": [r"bad (?P<flag>\S+)"],
      "needs": {"exit_status": "^2$", "env": {"A": "^1$"}}, "cause": "{flag}", "advice": "Mend it.", "permanent": True},
@@ -229,6 +239,50 @@ def test_what_the_kernel_said_may_tell_the_cause(world):
     here.kernel = "usb 1-1: new device\nOut of memory: Killed process 42 (python3)\n"
     assert ended(here, "2", "9").known_cause(KNOWN).id == "killed"
     assert ended(here, "2", "6").known_cause(KNOWN) is None
+
+
+def test_the_kernel_is_asked_only_where_the_log_tells_no_cause(world, monkeypatch):
+    here = world(started_at=1.0, now=5.0)
+    asked = []
+    monkeypatch.setattr(gate_module, "kernel_lines", lambda since_s: asked.append(since_s) or [])
+    here.write("args\nbad --key\n")()
+    assert ended(here, "1", "2", env={"A": "1"}).known_cause(KNOWN).id == "flag"
+    assert asked == []
+    assert ended(here, "1", "2").known_cause(KNOWN) is None
+    assert asked == [4.0]
+
+
+def test_a_host_that_hangs_costs_a_cause_and_little_time(world, monkeypatch):
+    here = world(started_at=1.0, now=5.0)
+    monkeypatch.undo()
+    monkeypatch.setattr(gate_module, "LOOK_S", 0.3)
+    monkeypatch.setattr(gate_module, "Table", signal.pause)
+    monkeypatch.setattr(gate_module.host, "run", lambda *_: signal.pause())
+    began = time.monotonic()
+    assert gate_module.foreign_holders(RELEASE, {}, []) is None
+    assert gate_module.kernel_lines(5.0) == []
+    assert time.monotonic() - began < 2.0
+    monkeypatch.setattr(gate_module, "foreign_holders", lambda *_: None)
+    monkeypatch.setattr(gate_module.host, "LOGS", here.log.parent)
+    monkeypatch.setattr(gate_module.host, "show", here.show)
+    monkeypatch.setattr(probe, "read", lambda *_: {})
+    here.write("args\nValueError: Free memory is less\n")()
+    assert ended(here, "1", "1").known_cause(KNOWN) is None  # neither that somebody holds it, nor that nobody does
+
+
+def test_who_else_uses_the_gpus_is_named_but_for_those_that_the_site_protects(tmp_path, monkeypatch):
+    driver = tmp_path / "driver" / "nvidia" / "gpus" / "0000:01:00.0"
+    driver.mkdir(parents=True)
+    (driver / "information").write_text("GPU UUID: \t GPU-1\nDevice Minor: \t 0\n")
+    fake_process(tmp_path, os.getpid(), argv=("python3",))
+    fake_process(tmp_path, 70, comm="trainer", argv=("trainer", "--token", "sk-TEST"), fds=["/dev/nvidia0"], maps=CUDA)
+    monkeypatch.setattr(gate_module, "Table", lambda: Table(tmp_path))
+    release = {**RELEASE, "port": 8000, "gpus": []}
+    (told,) = gate_module.foreign_holders(release, {}, ["sk-TEST"])
+    assert "pid 70" in told
+    assert "TEST" not in told
+    assert gate_module.foreign_holders(release, {"protected_extra": ["trainer"]}, []) == []
+    assert gate_module.foreign_holders({**release, "gpus": ["GPU-2"]}, {}, []) == []
 
 
 def test_an_earlier_start_in_the_same_log_tells_nothing(world):

@@ -110,6 +110,22 @@ def test_why_something_is_missing_is_said_once():
     assert symptoms.summary({"errors": errors}) == ["not collected: unit, environment (no bus); log (gone)"]
 
 
+@pytest.mark.parametrize(
+    ("ages", "line"),
+    [
+        ((902, 900, 903.4, 900), "nothing moved: log 15m02s, io 15m00s, CPU 15m03s, GPU memory 15m00s"),
+        ((902, 900, 0.4, 900), "moved last: log 15m02s ago, io 15m00s ago, CPU moves, GPU memory 15m00s ago"),
+    ],
+)
+def test_for_how_long_nothing_moved_is_one_line(ages, line):
+    names = ("log", "io", "cpu", "gpu_memory")
+    signals = {name: {"age_s": age, "what": ""} for name, age in zip(names, ages)}
+    assert symptoms.summary({**HUNG, "signals": signals})[1] == line
+    assert symptoms.summary({"signals": {}}) == []
+    exited = {"MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "1", "ActiveState": "failed"}
+    assert symptoms.summary({"unit": exited, "signals": signals}) == ["main process exited with status 1"]
+
+
 def test_what_exited_says_how():
     unit = {"MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "1", "ActiveState": "failed"}
     assert symptoms.summary({"unit": unit}) == ["main process exited with status 1"]
