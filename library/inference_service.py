@@ -33,10 +33,6 @@ options:
       - Empty takes whichever is active.
     type: str
     default: ""
-  phases:
-    description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
-    type: dict
-    default: {}
   causes:
     description:
       - Known causes of a failed start. The action plugin takes them from C(knowledge/causes); C(docs/causes.md) lists
@@ -96,7 +92,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: C(ready), C(failed), C(timeout), or C(waiting) at the end of a slice and in check mode.
+  description: C(ready), C(failed), C(stalled), C(timeout), or C(waiting) at the end of a slice and in check mode.
   returned: state is started
   type: str
 phase:
@@ -120,35 +116,35 @@ under_gate:
   type: bool
 cause:
   description: Why the start failed, in a line.
-  returned: verdict is failed or timeout
+  returned: verdict is failed, stalled or timeout
   type: str
 cause_id:
   description: Known cause that fits best, by its name in C(docs/causes.md).
-  returned: verdict is failed or timeout, and a known cause fits
+  returned: verdict is failed, stalled or timeout, and a known cause fits
   type: str
   sample: leftover_holds_gpu_memory
 advice:
   description: What to do about that cause.
-  returned: verdict is failed or timeout, and a known cause fits
+  returned: verdict is failed, stalled or timeout, and a known cause fits
   type: str
 permanent:
   description: Whether starting again as it is cannot help.
-  returned: verdict is failed or timeout, and a known cause fits
+  returned: verdict is failed, stalled or timeout, and a known cause fits
   type: bool
 evidence:
   description: Properties of the unit, end of the log, the engine's own error.
-  returned: verdict is failed or timeout
+  returned: verdict is failed, stalled or timeout
   type: dict
 evidence_file:
   description: >-
     File on the host that keeps what the service showed before anything was stopped: processes, kernel, GPUs, log,
     environment without secrets. Empty where it could not be collected, which is a warning.
-  returned: verdict is failed or timeout
+  returned: verdict is failed, stalled or timeout
   type: str
   sample: /var/lib/ironserve/main/evidence/20261130T040434Z-ea4d454e55ef-0f1e2d3c4b5a.json.gz
 evidence_summary:
   description: At most ten lines of it.
-  returned: verdict is failed or timeout
+  returned: verdict is failed, stalled or timeout
   type: list
   elements: str
   sample: ["8 ranks: 7 wait in futex_wait_queue (0 % CPU), TP3 spins at 100 %"]
@@ -175,7 +171,6 @@ def main() -> None:
             "service": {"type": "str", "required": True},
             "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
             "release": {"type": "str", "default": ""},
-            "phases": {"type": "dict", "default": {}},
             "causes": {"type": "list", "elements": "dict", "default": []},
             "cleanup": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
@@ -192,9 +187,7 @@ def main() -> None:
         if want["state"] == "stopped":
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
-            answer = service.started(
-                want["phases"], want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"]
-            )
+            answer = service.started(want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     for notice in answer.pop("notices", []):

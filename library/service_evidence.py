@@ -19,10 +19,6 @@ options:
     description: Name of the service.
     type: str
     required: true
-  phases:
-    description: Log phases of each engine. The action plugin takes them from C(knowledge/phases).
-    type: dict
-    default: {}
 attributes:
   check_mode:
     support: full
@@ -56,18 +52,16 @@ evidence_summary:
 """
 
 import subprocess
+import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.ironserve import evidence, gate, host, symptoms, systemd
+from ansible.module_utils.ironserve import evidence, gate, host, probe, symptoms, systemd
 from ansible.module_utils.ironserve.releases import Releases
 
 
 def main() -> None:
     """Collect."""
-    module = AnsibleModule(
-        argument_spec={"service": {"type": "str", "required": True}, "phases": {"type": "dict", "default": {}}},
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(argument_spec={"service": {"type": "str", "required": True}}, supports_check_mode=True)
     name = module.params["service"]
     if not systemd.SERVICE_NAME.fullmatch(name):
         module.fail_json(msg=f'"{name}" {systemd.SERVICE_NAME_RULE}')
@@ -75,13 +69,15 @@ def main() -> None:
     try:
         releases = Releases(name)
         release = releases.active_release()
-        if not release and host.show(releases.unit).get("LoadState") == "not-found":
+        show = host.show(releases.unit)
+        if not release and show.get("LoadState") == "not-found":
             lines = [f"there is no service {name} on this host"]
         else:
             known = evidence.known_secrets(name)
-            phases = module.params["phases"].get(release.get("engine"), ())
+            phases = (release.get("log") or {}).get("phases", [])
             reading = gate.read_start(host.LOGS / f"{name}.log", phases, known)
-            found = evidence.collect(name, release, known, reading)
+            signals = probe.signals(name, show.get("InvocationID", ""), time.monotonic())
+            found = evidence.collect(name, release, known, reading, signals)
             lines = symptoms.summary(found)
             path = "" if module.check_mode else str(evidence.write(releases.folder / "evidence", found))
     except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:

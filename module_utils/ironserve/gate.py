@@ -7,11 +7,12 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
 from . import aside, causes, holders, host, logs, nvml, probe, readback
-from .judge import Verdict, judge, message
+from .judge import BAD, Verdict, judge, message
 from .processes import Table, ticks_now
 from .secrets import redact
 from .slices import SLICE_S
@@ -20,9 +21,6 @@ from .systemd import SIGNAL_NAMES, unit_name
 POLL_S = 0.2
 SHORTEST_SLICE_S = 1.0
 """A change of phase ends a slice, so that the terminal shows it, but not sooner than this."""
-
-FIRST_READ_BYTES = 4 << 20
-"""Of a log that is met in the middle only the end is read."""
 
 CAUSE_BYTES = 1 << 20
 """As much of the log's end is searched for known causes: the first traceback stands before pages of consequences."""
@@ -39,7 +37,6 @@ class Gate:
 
     Args:
         release: the active release, as ``release.json`` has it.
-        phases: the engine's log phases, see ``logs.py``.
         is_current: whether the process that a unit's properties show was started from the active release.
         secrets: what nobody may read in a report.
         cleanup: what the site says of cleanups (``ironserve_cleanup``): whom a known cause does not accuse.
@@ -51,7 +48,6 @@ class Gate:
     def __init__(
         self,
         release: Mapping[str, Any],
-        phases: Sequence[Mapping[str, str]],
         cursor: Mapping[str, Any],
         is_current: Callable[[Mapping[str, str]], bool],
         secrets: Sequence[str] = (),
@@ -61,7 +57,8 @@ class Gate:
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
-        self.release, self.phases, self.is_current = dict(release), phases, is_current
+        self.release, self.is_current = dict(release), is_current
+        self.phases = (release.get("log") or {}).get("phases", [])
         self.secrets, self.clock, self.sleep, self.cleanup = secrets, clock, sleep, cleanup or {}
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
@@ -112,7 +109,7 @@ class Gate:
         self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
         if self.verdict.verdict == "ready" and (unlike := self._read_back()):
             self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
-        if self.verdict.verdict == "failed" and self.log_cursor.partial.strip():  # last words without a newline
+        if self.verdict.verdict in BAD and self.log_cursor.partial.strip():  # last words without a newline
             logs.read(self.reading, [self.log_cursor.partial], self.phases)
         if self.verdict.verdict == "ready":
             became_active = int(self.show.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
@@ -131,13 +128,13 @@ class Gate:
         return self.verdict
 
     def message(self, known: causes.Cause | None = None) -> str:
-        """What the operator reads when the verdict is ``failed`` or ``timeout``, with the known cause, if any."""
+        """What the operator reads when the verdict is bad, with the known cause, if any."""
         journal, service = f"journalctl -u {self.unit}", self.release["service"]
         return message(service, self.verdict, self.reading, self.elapsed_s(), str(self.log), journal, known)
 
     def known_cause(self, known: Sequence[Mapping[str, Any]]) -> causes.Cause | None:
         """The likeliest of the known causes (``knowledge/causes/``) of a verdict that is bad."""
-        chunk, _ = read_log(self.log, logs.Cursor(), CAUSE_BYTES)
+        chunk, _ = logs.follow(self.log, logs.Cursor(), CAUSE_BYTES)
         lines, rest = logs.split("", redact(chunk, self.secrets))
         # Under a unit that systemd started again the log has several starts.
         opens = [place for place, line in enumerate(lines) if self.phases and re.search(self.phases[0]["match"], line)]
@@ -164,6 +161,11 @@ class Gate:
             "foreign_holders": functools.cache(lambda: foreign_holders(release, self.cleanup, self.secrets)),
         }
 
+    def signals(self) -> dict[str, dict[str, Any]]:
+        """How long ago each signal of this start last moved, and what it shows, as the helper saw it last."""
+        signals = probe.signals(self.release["service"], self.show.get("InvocationID", ""), self.clock())
+        return {name: {**signal, "what": redact(signal["what"], self.secrets)} for name, signal in signals.items()}
+
     def evidence(self) -> dict[str, Any]:
         """What the verdict rests on, for machines."""
         return {
@@ -171,6 +173,7 @@ class Gate:
             "log": str(self.log),
             "log_tail": self.reading.tail,
             "error_line": self.reading.error,
+            "signals": self.signals(),
         }
 
     def _read_back(self) -> list[str]:
@@ -181,10 +184,10 @@ class Gate:
         return readback.differences(self.release, env, cmdline, environ, limits)
 
     def _read_log(self) -> None:
-        chunk, self.log_cursor = read_log(self.log, self.log_cursor)
+        chunk, self.log_cursor = logs.follow(self.log, self.log_cursor, logs.FIRST_READ_BYTES)
         lines, rest = logs.split(self.log_cursor.partial, chunk)
         lines, rest = [redact(line, self.secrets) for line in lines], redact(rest, self.secrets)
-        self.log_cursor = logs.Cursor(self.log_cursor.inode, self.log_cursor.offset, rest[-logs.LINE_LIMIT :])
+        self.log_cursor = replace(self.log_cursor, partial=rest[-logs.LINE_LIMIT :])
         logs.read(self.reading, lines, self.phases, rest)
 
     def _probe(self) -> dict[str, Any]:
@@ -229,23 +232,8 @@ def foreign_holders(release: Mapping[str, Any], cleanup: Mapping[str, Any], secr
 
 def read_start(log: Path, phases: Sequence[Mapping[str, str]], secrets: Sequence[str] = ()) -> logs.Reading:
     """What the end of a log says of the newest start in it."""
-    chunk, _ = read_log(log, logs.Cursor())
+    chunk, _ = logs.follow(log, logs.Cursor(), logs.FIRST_READ_BYTES)
     lines, rest = logs.split("", redact(chunk, secrets))
     reading = logs.Reading()
     logs.read(reading, lines, phases, rest)
     return reading
-
-
-def read_log(path: Path, cursor: logs.Cursor, limit: int = FIRST_READ_BYTES) -> tuple[str, logs.Cursor]:
-    """What was written since the cursor. Of a new file under the old name at most its last ``limit`` bytes are read."""
-    try:
-        with path.open("rb") as file:
-            stat = path.stat()
-            offset, partial = cursor.offset, cursor.partial
-            if stat.st_ino != cursor.inode or stat.st_size < cursor.offset:
-                offset, partial = max(0, stat.st_size - limit), ""
-            file.seek(offset)
-            data = file.read()
-    except FileNotFoundError:
-        return "", cursor
-    return data.decode(errors="replace"), logs.Cursor(stat.st_ino, offset + len(data), partial)

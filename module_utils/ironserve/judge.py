@@ -52,7 +52,7 @@ class Seen(NamedTuple):
         lost_s: seconds since one of the engine's processes died, 0 if none did.
         missing: ranks that there have to be and are not.
         generates_s: seconds since it gave a token, 0 before.
-        fatal, fatal_s: a line after which this engine never serves, and seconds since it was read.
+        fatal, fatal_s: why this start never serves, as a line of its log says, and seconds since that was read.
     """
 
     phase: str = ""
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
 def judge_start(seen: Seen) -> Verdict:
     """Judge a start from beside the engine; never ``ready``, which only an answer shows."""
     if seen.fatal and seen.fatal_s >= FATAL_GRACE_S:
-        return Verdict("failed", f"the engine is broken and does not end by itself: {seen.fatal}")
+        return Verdict("failed", f"its log says that {seen.fatal}, and it does not end by itself")
     if seen.lost_s >= LOST_GRACE_S:
         return _lost(seen.ranks)
     if seen.stalled:

@@ -1,4 +1,4 @@
-"""What is known of engines, as data in ``knowledge/``, read on the controller and sent along with a call."""
+"""What is known of engines, as data in ``knowledge/``, read on the controller and sent along."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import yaml
 UNUSED = ("source", "examples", "example_facts")
 
 
-def phases(root: Path) -> dict[str, Any]:
-    """The log phases of every engine."""
+def engine_logs(root: Path) -> dict[str, Any]:
+    """What the log of each engine says, ``phases`` and ``fatal``; a release carries it to its host."""
     files = (root / "knowledge" / "phases").glob("*.yml")
-    return {file.stem: yaml.safe_load(file.read_text())["phases"] for file in files}
+    return {file.stem: yaml.safe_load(file.read_text()) for file in files}
 
 
 def causes(root: Path) -> list[dict[str, Any]]:

@@ -58,6 +58,19 @@ def read_start(service: str, invocation: str) -> dict[str, Any]:
     return _parsed(host.read_foreign(start_path(service, invocation)))
 
 
+def signals(service: str, invocation: str, at: float) -> dict[str, dict[str, Any]]:
+    """How many seconds ago each signal of a start moved (``age_s``), and what it shows, as the helper saw it last."""
+    seen = read_start(service, invocation)
+    try:
+        since = max(0.0, at - float(seen["at"]))
+        return {
+            str(name): {"age_s": round(float(signal["age_s"]) + since, 1), "what": str(signal["what"])}
+            for name, signal in seen["signals"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):  # of the engine's user, too
+        return {}
+
+
 def _parsed(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")

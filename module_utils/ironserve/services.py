@@ -22,8 +22,6 @@ OBSERVE_TIMEOUT_S = 5.0
 BUSY = (429, 503)
 """What a server that works may say of itself when it has too much to do."""
 
-Phases = Mapping[str, Sequence[Mapping[str, str]]]
-
 
 def status_word(
     show: Mapping[str, str], active: str | None, proven: bool, serves: bool, last: Mapping[str, Any] | None
@@ -67,7 +65,6 @@ class Service:
 
     def started(
         self,
-        phases: Phases,
         expected: str,
         cursor: Mapping[str, Any],
         slice_s: float,
@@ -77,7 +74,6 @@ class Service:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
 
         Args:
-            phases: log phases of each engine.
             expected: folder name of the release that has to be active; empty takes whichever is.
             cursor: what the slice before returned, empty at first.
             slice_s: seconds to watch; 0 waits for the verdict.
@@ -98,7 +94,6 @@ class Service:
         release = self.releases.active_release()
         gate = Gate(
             release,
-            phases.get(release["engine"], ()),
             cursor.get("gate", {}),
             self.releases.is_current,
             self.secrets,
@@ -128,12 +123,12 @@ class Service:
         }
         if done and gated:
             answer["notices"] = self._record(release, verdict.verdict, verdict.reason, gate.timings)
-        if verdict.verdict in ("failed", "timeout"):
+        if verdict.verdict in BAD:
+            kept = evidence.keep(self.name, release, self.secrets, gate.reading, gate.signals())
             known = gate.known_cause(causes)
             answer |= {"failed": True, "msg": gate.message(known), "cause": verdict.reason, "evidence": gate.evidence()}
             if known:
                 answer |= {"cause_id": known.id, "advice": known.advice, "permanent": known.permanent}
-            kept = evidence.keep(self.name, release, self.secrets, gate.reading)
             answer |= {**kept, "notices": [*answer.get("notices", []), *kept["notices"]]}
         return answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ class Start:
         knowledge = release.get("log") or {}
         self.release, self.main_pid, self.began, self.gpus = release, main_pid, at, gpus
         self.engine = ENGINES[release["engine"]]
-        self.phases, self.fatal_lines = knowledge.get("phases", []), knowledge.get("fatal", [])
+        self.phases, self.fatal = knowledge.get("phases", []), knowledge.get("fatal", [])
         self.log = host.LOGS / f"{release['service']}.log"
         self.cursor = logs.Cursor(host.inode(self.log), log_offset)
         self.reading, self.movement = logs.Reading(), logs.Movement()
@@ -45,7 +44,7 @@ class Start:
         self.group = vitals.control_group(host.read_text(Path("/proc/self/cgroup")) or "")
         self.own = {os.getpid(), os.getppid()}
         self.repeated = ""
-        self.fatal, self.fatal_at, self.generates_at = "", 0.0, 0.0
+        self.fatal_at, self.generates_at = 0.0, 0.0
         self._memory: dict[str, int] | None = None
         self._titles: dict[tuple[int, int, str], str] = {}
 
@@ -78,8 +77,8 @@ class Start:
             lost_s=self.ranks.lost_for_s(at),
             missing=self.ranks.missing(),
             generates_s=at - self.generates_at if self.generates_at else 0.0,
-            fatal=self.fatal,
-            fatal_s=at - self.fatal_at if self.fatal else 0.0,
+            fatal=self.reading.fatal,
+            fatal_s=at - self.fatal_at if self.reading.fatal else 0.0,
         )
 
     def look_at_ranks(self, at: float) -> Ranks:
@@ -96,14 +95,14 @@ class Start:
 
     def _read_log(self, at: float) -> bool:
         """Whether the log moved."""
-        text, self.cursor = logs.follow(self.log, self.cursor)
+        text, self.cursor = logs.follow(self.log, self.cursor, logs.FIRST_READ_BYTES)
         lines, rest = logs.split(self.cursor.partial, text)
         self.cursor = replace(self.cursor, partial=rest[-logs.LINE_LIMIT :])
-        logs.read(self.reading, lines, self.phases, rest)
+        was_fatal = bool(self.reading.fatal)
+        logs.read(self.reading, lines, self.phases, rest, self.fatal)
+        if self.reading.fatal and not was_fatal:
+            self.fatal_at = at
         moved = self.movement.feed(lines, self.phases, rest)
-        for line in lines:
-            if not self.fatal and any(re.search(fatal["match"], line) for fatal in self.fatal_lines):
-                self.fatal, self.fatal_at = logs.bare(line).strip()[: logs.LINE_LIMIT], at
         if moved:
             self.repeated = ""
         elif lines:

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         if arguments.get("state", "started") == "started":
-            arguments |= {"phases": knowledge.phases(ROOT), "causes": knowledge.causes(ROOT)}
+            arguments["causes"] = knowledge.causes(ROOT)
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
             return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)

@@ -63,7 +63,6 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
@@ -72,7 +71,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import lock, yaml_text
+from ansible.module_utils.ironserve import knowledge, lock, yaml_text
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
 from ansible.module_utils.ironserve.site import (
@@ -129,11 +128,6 @@ def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str,
     return locks
 
 
-def read_engine_logs() -> dict[str, Any]:
-    """What the log of each engine says, from knowledge/phases; a release carries it to its host."""
-    return {file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / "knowledge" / "phases").glob("*.yml")}
-
-
 class ActionModule(ActionBase):
     """Resolve on the controller; nothing is sent to the host."""
 
@@ -168,7 +162,9 @@ class ActionModule(ActionBase):
         for name in sorted(profiles):
             check_names(name, sources, inventory, problems)
         origins: list[dict[str, Any]] = []
-        releases = resolve_host(host, service, profile, site, sources, locks, problems, origins, read_engine_logs())
+        releases = resolve_host(
+            host, service, profile, site, sources, locks, problems, origins, knowledge.engine_logs(ROOT)
+        )
         answer = {**result, "changed": False, "services": declared}
         if problems:
             what = f'profile "{profiles.pop()}"' if len(profiles) == 1 else "what the inventory says"

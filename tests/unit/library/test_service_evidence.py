@@ -7,6 +7,7 @@ import json
 import pytest
 from ansible.module_utils.ironserve import evidence, host
 
+PHASES = [{"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"}]
 FOUND = {"unit": {"MainPID": "0", "ActiveState": "inactive", "Result": "success"}, "release": "r-1"}
 
 
@@ -15,6 +16,7 @@ def unit(tmp_path, monkeypatch):
     """A host with a unit; its properties."""
     shown = {"LoadState": "loaded"}
     monkeypatch.setattr(host, "STATE", tmp_path)
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
     monkeypatch.setattr(host, "show", lambda _: shown)
     monkeypatch.setattr(evidence, "collect", lambda *_: {**FOUND, "at": "2026-11-30T04:00:00+00:00"})
     return shown
@@ -36,11 +38,10 @@ def test_the_phase_of_a_start_is_what_the_log_says_without_secrets(run_module, t
     )
     staged = tmp_path / "main" / "releases" / "r-1"
     staged.mkdir(parents=True)
-    (staged / "release.json").write_text(json.dumps({"service": "main", "engine": "vllm"}))
+    (staged / "release.json").write_text(json.dumps({"service": "main", "engine": "vllm", "log": {"phases": PHASES}}))
     (tmp_path / "main" / "active").symlink_to(staged)
     (tmp_path / "main.log").write_text("load 2/9\nValueError: sk-SECRET\n")
-    phases = {"vllm": [{"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"}]}
-    run_module("service_evidence", service="main", phases=phases)
+    run_module("service_evidence", service="main")
     reading = told[0][3]
     assert (reading.phase, reading.progress, reading.error) == ("loading weights", "2/9", "ValueError: ********")
 

@@ -11,18 +11,20 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.ironserve import gate as gate_module
 from ansible.module_utils.ironserve import logs, probe
-from ansible.module_utils.ironserve.gate import Gate, read_log
+from ansible.module_utils.ironserve.gate import Gate
 from ansible.module_utils.ironserve.host import Done
 from ansible.module_utils.ironserve.processes import Table
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fake_proc import CUDA, fake_process
 
+PROVEN = {"outcome": "ready", "proof": {"outcome": "ready"}}
 PHASES = [
     {"name": "reading arguments", "match": "args"},
     {"name": "loading weights", "match": "load", "progress": r"load (\d+)/(\d+)"},
 ]
-RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "env": {}}
+RELEASE = {"service": "main", "engine": "vllm", "startup_timeout_s": 60, "stall_timeout_s": 900, "env": {},
+           "log": {"phases": PHASES}}  # fmt: skip
 
 
 class World:
@@ -84,7 +86,7 @@ KNOWN = [
 
 
 def gate(world: World, cursor=None) -> Gate:
-    return Gate(RELEASE, PHASES, cursor or {}, lambda show: world.current, clock=world.clock, sleep=world.sleep)
+    return Gate(RELEASE, cursor or {}, lambda show: world.current, clock=world.clock, sleep=world.sleep)
 
 
 def test_a_slice_ends_at_15_seconds_when_nothing_changes(world):
@@ -117,7 +119,7 @@ def test_the_next_slice_goes_on_where_the_last_stopped(world):
 
 def test_ready_ends_a_slice_at_once(world):
     here = world(started_at=1.0, now=1.0)
-    here.at(3.0, lambda: here.found.update(outcome="ready"))
+    here.at(3.0, lambda: here.found.update(**PROVEN))
     watched = gate(here)
     assert watched.watch(15).verdict == "ready"
     assert here.now < 3.5
@@ -131,7 +133,7 @@ def test_time_is_up_after_the_profiles_limit(world):
 
 def test_a_server_that_is_met_long_after_its_start_is_not_out_of_time(world):
     here = world(started_at=1.0, now=10_000.0)
-    here.at(10_002.0, lambda: here.found.update(outcome="ready"))
+    here.at(10_002.0, lambda: here.found.update(**PROVEN))
     assert gate(here).watch(0).verdict == "ready"
 
 
@@ -159,7 +161,7 @@ def test_after_a_reboot_of_the_host_nothing_of_the_cursor_holds(world):
 
 def test_the_time_of_ready_is_when_systemd_heard_of_it(world):
     here = world(started_at=1.0, now=500.0)
-    here.found.update(outcome="ready", at=480.0)  # asked anew, long after
+    here.found.update(**PROVEN, at=480.0)  # asked anew, long after
     here.active_at = 41.5
     watched = gate(here)
     watched.look()
@@ -168,7 +170,7 @@ def test_the_time_of_ready_is_when_systemd_heard_of_it(world):
 
 def test_a_process_that_is_about_to_be_stopped_is_not_asked(world):
     here = world(started_at=1.0, now=500.0)
-    here.found.update(outcome="ready", at=41.5)
+    here.found.update(**PROVEN, at=41.5)
     here.unit["ActiveState"] = "deactivating"
     assert gate(here).look().verdict == "waiting"
     here.unit["ActiveState"], here.current = "active", False
@@ -187,7 +189,7 @@ def test_a_start_counts_its_time_while_systemd_still_waits_for_it(world):
 
 def test_case_40_a_server_that_is_not_what_was_asked_for_is_not_ready(world):
     here = world(started_at=1.0, now=5.0)
-    here.found.update(outcome="ready")
+    here.found.update(**PROVEN)
     here.unlike = ["max open files: 1024 (hard 1024), and the unit asks for 65535"]
     assert gate(here).look() == ("failed", f"it serves, but it is not what was asked for: {here.unlike[0]}")
 
@@ -196,7 +198,7 @@ def test_a_secret_in_the_log_or_a_finding_reaches_no_report(world):
     here = world(started_at=1.0, now=5.0)
     here.write("api_key='sk-TESTTOKEN'\nValueError: sk-TESTTOKEN is bad")()
     here.found.update(outcome="error", detail="you sent sk-TESTTOKEN")
-    watched = Gate(RELEASE, PHASES, {}, lambda show: True, ["sk-TESTTOKEN"], clock=here.clock, sleep=here.sleep)
+    watched = Gate(RELEASE, {}, lambda show: True, ["sk-TESTTOKEN"], clock=here.clock, sleep=here.sleep)
     assert watched.look() == ("failed", "you sent ********")
     assert "sk-TEST" not in watched.message() + str(watched.evidence()) + str(watched.cursor())
     assert "api_key='********'" in watched.message()
@@ -213,7 +215,7 @@ def test_last_words_without_a_newline_are_told(world):
 
 def ended(here: World, code: str, status: str, **more) -> Gate:
     here.unit.update(MainPID="0", ActiveState="failed", ExecMainCode=code, ExecMainStatus=status)
-    watched = Gate({**RELEASE, **more}, PHASES, {}, lambda show: True, ["sk-TEST"], clock=here.clock, sleep=here.sleep)
+    watched = Gate({**RELEASE, **more}, {}, lambda show: True, ["sk-TEST"], clock=here.clock, sleep=here.sleep)
     watched.look()
     return watched
 
@@ -301,11 +303,11 @@ def test_only_the_end_of_a_long_log_is_searched(world, monkeypatch):
 def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):
     log = tmp_path / "main.log"
     log.write_text("old line\n")
-    _, cursor = read_log(log, logs.Cursor())
+    _, cursor = logs.follow(log, logs.Cursor(), 4096)
     log.rename(tmp_path / "main.log.1")
     log.write_text("new\n")
-    assert read_log(log, cursor)[0] == "new\n"
+    assert logs.follow(log, cursor, 4096)[0] == "new\n"
 
 
 def test_a_log_that_is_not_there_is_empty(tmp_path):
-    assert read_log(tmp_path / "main.log", logs.Cursor()) == ("", logs.Cursor())
+    assert logs.follow(tmp_path / "main.log", logs.Cursor(), 4096) == ("", logs.Cursor())

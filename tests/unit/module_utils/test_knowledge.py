@@ -21,5 +21,6 @@ def test_known_causes_travel_in_the_order_of_the_data_and_without_what_only_docu
     assert len(json.dumps(told)) < 64 << 10  # with each slice of a start, every 15 s
 
 
-def test_phases_are_those_of_both_engines():
-    assert set(knowledge.phases(ROOT)) == {"sglang", "vllm"}
+def test_logs_are_known_of_both_engines():
+    assert set(knowledge.engine_logs(ROOT)) == {"sglang", "vllm"}
+    assert all(set(known) == {"phases", "fatal"} for known in knowledge.engine_logs(ROOT).values())

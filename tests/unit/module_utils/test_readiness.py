@@ -258,7 +258,7 @@ def test_under_a_gate_the_engine_that_is_ended_is_left_for_evidence_first(tmp_pa
         slept.append(seconds)
 
     found = Helper(RELEASE, engine.pid, "i", "", 0, clock=lambda: sum(slept), sleep=sleep)
-    found._end("nothing moved")
+    found._end(Verdict("stalled", "nothing moves"))
     assert engine.wait(10) == -signal.SIGKILL
     assert sum(slept) == pytest.approx(readiness.EVIDENCE_S, abs=0.3)
 

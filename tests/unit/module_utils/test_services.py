@@ -31,7 +31,7 @@ def service(tmp_path, monkeypatch):
 
 
 def test_a_failed_start_is_answered_with_its_known_cause(service):
-    answer = service.started({}, "", {"changed": True}, 0, [KNOWN])
+    answer = service.started("", {"changed": True}, 0, [KNOWN])
     assert answer["failed"]
     assert (answer["cause_id"], answer["permanent"]) == ("bad_flag", True)
     assert answer["cause"] == "the engine exited with status 2"
@@ -40,7 +40,7 @@ def test_a_failed_start_is_answered_with_its_known_cause(service):
 
 
 def test_a_failed_start_of_no_known_cause_is_answered_without(service):
-    answer = service.started({}, "", {"changed": True}, 0)
+    answer = service.started("", {"changed": True}, 0)
     assert answer["failed"]
     assert not {"cause_id", "advice", "permanent"} & set(answer)
     assert "Known cause" not in answer["msg"]
