@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 sys.path.insert(0, str(Path(__file__).parent))
 from build_standin import build
 from standin_server import PATIENCE_S, Running, Start, free_port

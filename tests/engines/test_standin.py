@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib
 import os
@@ -16,11 +17,16 @@ from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
+import gpu_hosts
 import pytest
+import yaml
 from build_standin import build
 from standin_server import Running, Start, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 BOTH = pytest.mark.parametrize("engine", ["vllm", "sglang"])
+#: The title of the only rank.
+RANK = {"vllm": "VLLM::EngineCore", "sglang": "sglang::scheduler"}
 #: In these tests nothing needs to be realistic but what the test is about.
 QUICK = {"sigterm_s": 0.02, "death_notice_s": 0.02, "health": {"delay_s": 0}}
 
@@ -133,6 +139,21 @@ def test_hang_in_graph_capture_stops_in_the_middle_of_the_bar(start: Start, engi
     wait_until("the children's end", lambda: not server.family())
 
 
+@BOTH
+def test_pipe_writes_go_on_when_the_pipe_is_full(start: Start, engine: str) -> None:
+    server = start(engine, {"hang_in": "graphs", "hang_how": "pipe_writes"})
+    worker = server.child(RANK[engine])
+    wait_until("a log that stands still", lambda: still(server, "\rCapturing"))
+    pipe = next(entry for entry in Path(f"/proc/{worker}/fd").iterdir() if str(entry.readlink()).startswith("pipe:"))
+    writing = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:  # until it is full
+            os.write(writing, bytes(4096))
+    os.close(writing)
+    written = io_counter(worker, "wchar")
+    wait_until("more that was written", lambda: io_counter(worker, "wchar") >= written + 2)
+
+
 @pytest.mark.parametrize(("engine", "flags"), [("vllm", ["-tp", "2"]), ("sglang", ["--tp-size", "2"])])
 @pytest.mark.parametrize("behaviour", [{"hang_in": "graphs", "hang_how": "spin"}, {"exit_in": "graphs"}])
 def test_all_ranks_hang_and_end_together(start: Start, engine: str, flags: list[str], behaviour: dict) -> None:
@@ -194,6 +215,272 @@ def test_exit_in_a_phase_of_a_child_ends_as_the_engine_ends(start: Start, engine
 def test_exit_in_a_phase_of_the_main_process(start: Start, engine: str) -> None:
     server = start(engine, {"exit_in": "arguments", "exit_status": 0})
     assert server.ends() == 0
+
+
+@BOTH
+def test_exit_some_time_after_a_phase_began_whatever_it_does(start: Start, engine: str) -> None:
+    behaviour = {"hang_in": "weights", "exit_in": "weights", "exit_after_s": 0.4, "exit_message": "out of patience"}
+    server = start(engine, {**behaviour, "exit_status": 7})
+    server.logs("\rLoading safetensors")
+    hung = time.monotonic()
+    assert server.ends() == 7
+    assert time.monotonic() - hung >= 0.2
+    assert server.text.endswith("out of patience\n")
+    wait_until("the children's end", lambda: not server.family())
+
+
+@pytest.mark.parametrize(("engine", "phase"), [("vllm", "server"), ("sglang", "ready")])
+def test_exit_some_time_after_ready(start: Start, engine: str, phase: str) -> None:
+    server = start(engine, {"exit_in": phase, "exit_after_s": 0.5, "exit_status": 0}).ready()
+    assert server.complete().status == 200
+    assert server.ends() == 0
+    wait_until("the children's end", lambda: not server.family())
+
+
+@BOTH
+@pytest.mark.parametrize("after", [{}, {"exit_after_s": 0.1, "hang_in": "graphs"}])
+def test_exit_by_a_signal(start: Start, engine: str, after: dict) -> None:
+    server = start(engine, {"exit_in": "graphs", "exit_how": {"signal": "SEGV"}, **after})
+    assert server.ends() == -signal.SIGSEGV
+    wait_until("the children's end", lambda: not server.family())
+
+
+# Ranks that die
+
+TWO_RANKS = pytest.mark.parametrize(
+    ("engine", "flags", "title"),
+    [("vllm", ["-tp", "2"], "VLLM::Worker_TP"), ("sglang", ["--tp-size", "2"], "sglang::scheduler_TP")],
+)
+
+
+@TWO_RANKS
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_dies_in_a_phase_ends_the_start(
+    start: Start, engine: str, flags: list[str], title: str, number: int
+) -> None:
+    server = start(engine, {"rank": {"number": number, "die_in": "graphs"}}, flags=flags)
+    assert server.ends() == {"vllm": 1, "sglang": -signal.SIGKILL}[engine]
+    text = {"vllm": "Worker proc died unexpectedly", "sglang": "Received sigquit from a child process."}[engine]
+    assert text in server.text
+    wait_until("the children's end", lambda: not server.family())
+
+
+@TWO_RANKS
+def test_a_rank_that_dies_in_a_phase_may_hang_the_others(
+    start: Start, engine: str, flags: list[str], title: str
+) -> None:
+    rank = {"number": 1, "die_in": "graphs", "notice": False}
+    server = start(engine, {"rank": rank}, flags=flags)
+    wait_until("a log that stands still", lambda: still(server, "\rCapturing"))
+    wait_until("the rank's end", lambda: f"{title}1" not in server.family())
+    assert f"{title}0" in server.family()
+    assert server.status("/health") == 0
+    assert server.text.rpartition("\n")[2].startswith("\rCapturing"), "the bar is left open"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == -signal.SIGTERM
+    wait_until("the children's end", lambda: not server.family())
+
+
+@TWO_RANKS
+def test_a_rank_that_dies_after_ready_ends_the_server(start: Start, engine: str, flags: list[str], title: str) -> None:
+    server = start(engine, {**QUICK, "rank": {"number": 1, "die_after_s": 0.3}}, flags=flags).ready()
+    assert server.complete().status == 200
+    assert server.ends() == {"vllm": 0, "sglang": -signal.SIGKILL}[engine]
+    wait_until("the children's end", lambda: not server.family())
+
+
+@TWO_RANKS
+def test_a_rank_that_dies_unnoticed_hangs_what_is_asked(
+    start: Start, engine: str, flags: list[str], title: str
+) -> None:
+    rank = {"number": 1, "die_after_s": 0.1, "notice": False}
+    env = {"SGLANG_HEALTH_CHECK_TIMEOUT": "0.2"}
+    server = start(engine, {**QUICK, "rank": rank}, flags=flags, env=env).ready()
+    wait_until("the rank's end", lambda: f"{title}1" not in server.family())
+    with pytest.raises(TimeoutError):
+        server.ask("/v1/completions", {"prompt": "one"}, timeout_s=0.3)
+    assert server.status("/health") == (200 if engine == "vllm" else 503)
+    assert f"{title}0" in server.family()
+    assert server.process.poll() is None
+
+
+@BOTH
+def test_the_only_rank_dies(start: Start, engine: str) -> None:
+    server = start(engine, {"rank": {"number": 0, "die_in": "weights"}})
+    assert server.ends() == {"vllm": 1, "sglang": -signal.SIGKILL}[engine]
+
+
+# Slow loads
+
+
+def io_counter(pid: int, key: str) -> int:
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{key}: ")).split()[1])
+
+
+def has_disk(folder: str) -> bool:
+    done = subprocess.run(["findmnt", "-nT", folder, "-o", "FSTYPE"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() in ("ext4", "xfs")
+
+
+@BOTH
+def test_silent_load_reads_and_says_nothing(start: Start, engine: str) -> None:
+    server = start(engine, {"load": {"how": "silent_io", "seconds": 1, "mib_per_s": 50}})
+    rank = server.child(RANK[engine])
+    size = wait_until("a log that stands still", lambda: still(server, "\rLoading safetensors"))
+    counters = ["rchar", "read_bytes"] if has_disk("/var/tmp") else ["rchar"]
+    before = {key: io_counter(rank, key) for key in counters}
+    for key in counters:
+        wait_until(f"10 MiB more of {key}", lambda key=key: io_counter(rank, key) - before[key] > 10 * 2**20)
+    assert len(server.text) == size
+    server.ready()
+    assert time.monotonic() - server.began >= 1
+
+
+@BOTH
+def test_silent_load_of_dummy_weights_of_two_ranks(start: Start, engine: str) -> None:
+    behaviour = {"load": {"how": "silent_io", "seconds": 0.3, "mib_per_s": 20}}
+    flags = ["--load-format", "dummy", "--tensor-parallel-size", "2"]
+    server = start(engine, behaviour, flags=flags).ready()
+    assert time.monotonic() - server.began >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"), [("vllm", "No available shared memory broadcast block found in 60"), ("sglang", "Waiting for")]
+)
+def test_case_57_a_load_with_heartbeats_reads_on(start: Start, engine: str, text: str) -> None:
+    load = {"how": "heartbeat_io", "seconds": 0.6, "mib_per_s": 50}
+    server = start(engine, {"load": load, "heartbeat_s": 0.05})
+    rank = server.child(RANK[engine])
+    wait_until("three heartbeats", lambda: server.text.count(text) >= 3)
+    before = io_counter(rank, "rchar")
+    wait_until("more that was read", lambda: io_counter(rank, "rchar") - before > 2 * 2**20)
+    assert "Model loading took" not in server.text
+    assert "Load weight end" not in server.text
+    beats = server.ready().text.count(text)
+    assert beats <= (time.monotonic() - server.began) / 0.05
+
+
+@BOTH
+def test_steady_load_moves_its_bar(start: Start, engine: str) -> None:
+    server = start(engine, {"load": {"how": "steady", "seconds": 0.6, "interval_s": 0.1}})
+    moments = []
+    for shard in range(7):
+        server.logs(f"| {shard}/6 [")
+        moments.append(time.monotonic())
+    assert moments[6] - moments[0] >= 0.5
+    assert moments[3] - moments[0] >= 0.2, "it moves all the while"
+    assert "\rLoading safetensors checkpoint shards: 100% Completed | 6/6 [" in server.ready().text
+
+
+@pytest.mark.parametrize(
+    ("engine", "phase", "line"),
+    [
+        ("vllm", "compile", "Using cache directory"),
+        ("sglang", "prefill_graphs", "\rCapturing num tokens"),
+        ("sglang", "graphs", "\rCapturing batches"),
+    ],
+)
+def test_compiling_works_and_says_nothing(start: Start, engine: str, phase: str, line: str) -> None:
+    load = {"how": "compile", "seconds": 1.5, **({"phase": phase} if phase == "graphs" else {})}
+    server = start(engine, {"load": load})
+    rank = server.child(RANK[engine])
+    size = wait_until("a log that stands still", lambda: still(server, line))
+    ticks, faults = cpu_ticks(rank), page_faults(rank)
+    child = server.child("ptxas")
+    assert parent(child) == rank
+    wait_until("the child's end", lambda: not Path(f"/proc/{child}").exists())
+    wait_until("CPU time and new memory", lambda: cpu_ticks(rank) > ticks + 5 and page_faults(rank) > faults + 1000)
+    assert len(server.text) == size
+    server.ready()
+    assert time.monotonic() - server.began >= 1.5
+
+
+def page_faults(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[7])
+
+
+# Memory on GPUs
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> dict[str, str]:
+    """The environment in which a process sees two stand-in GPUs."""
+    return gpu_hosts.lay_out(tmp_path / "gpu")
+
+
+def held(environment: dict[str, str]) -> list[tuple[int, int, int]]:
+    """Pid, GPU and MiB of each process that the stand-in driver counts."""
+    rows = [row.split(", ") for row in smi(environment, "--query-compute-apps=pid,gpu_uuid,used_memory")]
+    return sorted((int(pid), int(uuid[-2:], 16), int(mib)) for pid, uuid, mib in rows)
+
+
+def used(environment: dict[str, str]) -> list[int]:
+    """MiB in use on each GPU, beyond its reserve."""
+    rows = smi(environment, "--query-gpu=memory.used")
+    return [int(row) for row in rows]
+
+
+def smi(environment: dict[str, str], query: str) -> list[str]:
+    """The rows that the stand-in nvidia-smi answers."""
+    command = [sys.executable, str(ROOT / "tests" / "gpu" / "nvidia_smi.py"), query, "--format=csv,noheader,nounits"]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@TWO_RANKS
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [(None, [0, 1]), ("1,0", [1, 0]), (f"{gpu_hosts.uuid(1)},{gpu_hosts.uuid(0)}", [1, 0])],
+)
+def test_each_rank_holds_its_gpu(
+    start: Start, gpus: dict[str, str], engine: str, flags: list[str], title: str, wanted: str, expected: list[int]
+) -> None:
+    env = gpus if wanted is None else {**gpus, "CUDA_VISIBLE_DEVICES": wanted}
+    server = start(engine, {"gpu_mib": 7000}, flags=flags, env=env).ready()
+    family = server.family()
+    ranks = [family[f"{title}{rank}"] for rank in range(2)]
+    assert held(gpus) == sorted((pid, gpu, 7000) for pid, gpu in zip(ranks, expected))
+    for pid, gpu in zip(ranks, expected):
+        assert f"/dev/nvidia{gpu}\n" in Path(f"/proc/{pid}/maps").read_text()
+    server.process.send_signal(signal.SIGTERM)
+    server.ends()
+    wait_until("free GPUs", lambda: used(gpus) == [0, 0])
+
+
+@BOTH
+def test_more_ranks_than_gpus_fail(start: Start, gpus: dict[str, str], engine: str) -> None:
+    flags = ["--tensor-parallel-size", "2"]
+    server = start(engine, {"gpu_mib": 7000}, flags=flags, env={**gpus, "CUDA_VISIBLE_DEVICES": "1"})
+    assert server.ends() == {"vllm": 1, "sglang": -signal.SIGKILL}[engine]
+    assert "RuntimeError: CUDA error: invalid device ordinal" in server.text
+
+
+@BOTH
+def test_gpu_memory_grows_while_nothing_else_moves(start: Start, gpus: dict[str, str], engine: str) -> None:
+    server = start(engine, {"gpu_mib": 10000, "load": {"how": "memory", "seconds": 1.5}}, env=gpus)
+    size = wait_until("a log that stands still", lambda: still(server, "\rLoading safetensors"))
+    first = wait_until("memory", lambda: used(gpus)[0])
+    assert wait_until("more memory", lambda: used(gpus)[0] > first and used(gpus)[0]) < 10000
+    assert len(server.text) == size
+    server.ready()
+    assert used(gpus) == [10000, 0]
+
+
+@BOTH
+def test_without_the_stand_in_driver_nothing_is_held(start: Start, engine: str, tmp_path: Path) -> None:
+    server = start(engine, {"gpu_mib": 7000}, env={"STANDIN_GPU": str(tmp_path / "none")}).ready()
+    assert server.complete().status == 200
+
+
+@BOTH
+def test_gpu_memory_that_is_never_freed(start: Start, gpus: dict[str, str], engine: str) -> None:
+    server = start(engine, {"gpu_mib": 7000, "gpu_memory": "never_freed"}, env=gpus).ready()
+    os.killpg(server.process.pid, signal.SIGKILL)  # lint_kill: the group is the server's own
+    server.ends()
+    wait_until("the children's end", lambda: not server.family())
+    (Path(gpus["STANDIN_GPU"]) / "faults.conf").write_text("0 free_delay_s 0\n")
+    assert (held(gpus), used(gpus)) == ([], [7000, 0])
 
 
 # Port
@@ -356,6 +643,24 @@ def test_completion_that_never_comes(start: Start, engine: str) -> None:
         server.ask("/v1/completions", {"prompt": "one"}, timeout_s=0.2)
     # SGLang's health generates, vLLM's looks only whether the process lives.
     assert server.status("/health") == (200 if engine == "vllm" else 503)
+
+
+@BOTH
+def test_degenerate_text(start: Start, engine: str) -> None:
+    server = start(engine, {"completion": {"text": "!!!!!!!!", "finish_reason": "stop"}}).ready()
+    done = server.complete(max_tokens=3).json
+    assert (done["choices"][0]["text"], done["choices"][0]["finish_reason"]) == ("!" * 24, "stop")
+    assert done["usage"]["completion_tokens"] == 3
+    question = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    chat = server.ask("/v1/chat/completions", question).json
+    assert chat["choices"][0]["message"]["content"] == "!" * 16
+    assert server.complete(stream=True).events[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@BOTH
+def test_empty_text_ends_as_usual(start: Start, engine: str) -> None:
+    choice = start(engine, {"completion": {"text": ""}}).ready().complete().json["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("", "length")
 
 
 @BOTH
@@ -532,6 +837,73 @@ def test_engine_core_outlives_the_api_server_and_the_port_is_free(start: Start) 
     os.kill(core, signal.SIGKILL)
     wait_until("the workers' end", lambda: not server.family())
     assert "(Worker_TP1 pid=" in server.text.rpartition("Parent process exited, terminating worker queues")[0]
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+@TWO_RANKS
+def test_orphans_live_on(start: Start, engine: str, flags: list[str], title: str, ignore: bool) -> None:
+    behaviour = {"workers": {"orphan": True}, "sigterm": "ignore" if ignore else "normal"}
+    server = start(engine, behaviour, flags=flags).ready()
+    family = server.family()
+    server.process.kill()
+    server.ends()
+    if engine == "vllm":
+        os.kill(family["VLLM::EngineCore"], signal.SIGKILL)
+    wait_until("the core's end", lambda: "VLLM::EngineCore" not in server.family())
+    ranks = {f"{title}{rank}": family[f"{title}{rank}"] for rank in range(2)}
+    assert ranks.items() <= server.family().items()
+    if ignore:
+        assert all(ignores(pid, signal.SIGTERM) for pid in ranks.values())
+        return
+    for pid in ranks.values():
+        os.kill(pid, signal.SIGTERM)
+    wait_until("the ranks' end", lambda: not ranks.keys() & server.family().keys())
+
+
+def ignores(pid: int, number: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = next(line for line in lines if line.startswith("SigIgn:")).split()[1]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+@TWO_RANKS
+def test_a_worker_may_be_a_zombie_with_a_live_thread(
+    start: Start, gpus: dict[str, str], engine: str, flags: list[str], title: str
+) -> None:
+    behaviour = {"workers": {"zombie_leader": True}, "gpu_mib": 7000}
+    server = start(engine, behaviour, flags=flags, env=gpus).ready()
+    assert server.complete().status == 200
+    ranks = {gpu: pid for pid, gpu, _ in held(gpus)}
+    fields = Path(f"/proc/{ranks[1]}/stat").read_text().rsplit(")", 1)[1].split()
+    assert (fields[0], int(fields[17]) > 1) == ("Z", True)
+    assert Path(f"/proc/{ranks[1]}/cmdline").read_bytes() == b""
+    assert f"{title}0" in server.family()
+    os.kill(ranks[1], signal.SIGKILL)
+    wait_until("free memory", lambda: used(gpus)[1] == 0)
+
+
+@BOTH
+def test_the_only_rank_may_be_a_zombie_with_a_live_thread(start: Start, engine: str) -> None:
+    server = start(engine, {**QUICK, "workers": {"zombie_leader": True}}).ready()
+    assert server.complete().status == 200
+    assert RANK[engine] not in server.family()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_eight_ranks_start_quickly_and_have_the_real_titles(start: Start, engine: str) -> None:
+    flag = {"vllm": "--tensor-parallel-size", "sglang": "--tp-size"}[engine]
+    # The best of some tries: this measures the stand-in, not what else the machine does.
+    for _ in range(4):
+        server = start(engine, flags=[flag, "8"]).ready()
+        took_s = time.monotonic() - server.began
+        if took_s < 1.5:
+            break
+    assert took_s < 1.5
+    rank = {"vllm": "VLLM::Worker_TP", "sglang": "sglang::scheduler_TP"}[engine]
+    other = {"vllm": "VLLM::EngineCore", "sglang": "sglang::detokenizer"}[engine]
+    titles = {title for title in server.family() if "::" in title.split()[0]}
+    assert titles == {other, *(f"{rank}{number}" for number in range(8))}
+    assert server.complete().status == 200
 
 
 # Ends
@@ -718,6 +1090,27 @@ def test_vllm_flags_in_their_other_spellings(start: Start) -> None:
     assert "Using AttentionBackendEnum.FLASHINFER backend." in server.text
 
 
+def profile(name: str) -> dict:
+    """A profile with the flags of those that it extends, and the sizes of eight GPUs."""
+    data = yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text())
+    base = profile(data["extends"]) if "extends" in data else {}
+    sizes = {"${tensor_parallel}": 8, "${memory_fraction}": 0.85}
+    flags = {flag: sizes.get(str(value), value) for flag, value in data.get("flags", {}).items()}
+    return {**base, **data, "flags": {**base.get("flags", {}), **flags}}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "profiles").glob("*.yml")))
+def test_every_profile_of_the_project_starts(start: Start, name: str) -> None:
+    wanted = profile(name)
+    flags = [
+        word
+        for flag, value in wanted["flags"].items()
+        if value is not False
+        for word in ([f"--{flag}"] if value is True else [f"--{flag}", str(value)])
+    ]
+    assert start(wanted["engine"], QUICK, flags=flags).ready().complete().status == 200
+
+
 def test_parsers_stand_where_the_real_ones_stand(site: Path) -> None:
     code = """
 import argparse
@@ -765,17 +1158,40 @@ def behaviour(site: Path) -> Iterator[ModuleType]:
         ({"phases": {"weights": {"delay": 1}}}, "phases.weights: unknown key 'delay' (known: delay_s)"),
         ({"hang_how": "loud"}, "hang_how: 'loud' is none of quiet, heartbeat, spin, pipe_writes"),
         ({"port": {"late": 1}}, "port: unknown key 'late' (known: late_s)"),
-        ({"health": 404}, "health: 404 is none of normal, always_200, 500, {delay_s: N}"),
+        ({"health": 404}, "health: 404 is none of normal, always_200, 500, {delay_s}"),
         ({"ttft_s": -1}, "ttft_s: -1 is not a number of at least 0"),
         ({"weights": {"shards": 0}}, "weights.shards: 0 is not a whole number of at least 1"),
         ({"exit_status": 300}, "exit_status: 300 is not an exit status (0 to 255)"),
         ({"models_early": "yes"}, "models_early: 'yes' is not true or false"),
         (["hang"], "standin.yml: ['hang'] is not a mapping"),
+        ({"exit_after_s": 1}, "exit_after_s and exit_how need exit_in"),
+        ({"exit_in": "graphs", "exit_how": {"signal": "HUP"}}, "exit_how.signal: 'HUP' is none of ABRT, BUS, "),
+        ({"exit_in": "graphs", "exit_how": {"signal": "SEGV"}, "exit_status": 1}, "exclude each other"),
+        ({"rank": {"die_in": "graphs"}}, "rank: number is missing"),
+        ({"rank": {"number": 1}}, "rank: one of die_in, die_after_s is needed"),
+        ({"rank": {"number": 2, "die_in": "graphs"}}, "rank.number: 2 is not below 2, the number of ranks"),
+        ({"rank": {"number": 0, "die_in": "engine"}}, "engine is no phase of the ranks (graphs)"),
+        ({"load": {"how": "slow", "seconds": 1}}, "load.how: 'slow' is none of silent_io, heartbeat_io, steady, "),
+        ({"load": {"how": "silent_io"}}, "load: seconds is missing"),
+        ({"load": {"how": "silent_io", "seconds": 1, "mib_per_s": 0}}, "load.mib_per_s: 0 is not a number above 0"),
+        ({"load": {"how": "silent_io", "seconds": 1, "phase": "engine"}}, "engine is no phase of the ranks"),
+        ({"load": {"how": "steady", "seconds": 1, "phase": "graphs"}}, "load: how: steady is for the phase weights"),
+        ({"load": {"how": "memory", "seconds": 1, "phase": "graphs"}}, "load: how: memory is for the phase weights"),
+        ({"gpu_mib": -1}, "gpu_mib: -1 is not a whole number of at least 0"),
+        ({"completion": {"finish_reason": "done"}}, "completion.finish_reason: 'done' is none of length, stop, abort"),
+        ({"workers": {"zombie": True}}, "workers: unknown key 'zombie' (known: orphan, zombie_leader)"),
+        ({"per_flag": {"flag": "tp-size"}}, "per_flag: {'flag': 'tp-size'} is not a list"),
+        ({"per_flag": [{"flag": "tp-size"}]}, "per_flag[0]: behave is missing"),
+        ({"per_flag": [{"flag": "tp", "behave": {}}]}, "standin.yml: per_flag: no flag 'tp'"),
+        ({"per_flag": [{"flag": "tp-size", "behave": {"hangs": 1}}]}, "per_flag[0].behave: unknown key 'hangs'"),
+        ({"per_flag": [{"flag": "tp-size", "behave": {"per_flag": []}}]}, "unknown key 'per_flag'"),
     ],
 )
 def test_a_wrong_behaviour_file_has_a_clear_error(behaviour: ModuleType, document: object, message: str) -> None:
     with pytest.raises(behaviour.BehaviourError) as caught:
-        behaviour.parse(document, ["arguments", "engine", "graphs"])
+        behaviour.parse(
+            document, behaviour.Start(["arguments", "engine", "graphs"], ["graphs"], 2, lambda: {"tp-size": 2})
+        )
     assert message in str(caught.value)
 
 
@@ -785,6 +1201,36 @@ def test_a_wrong_behaviour_file_ends_the_start(start: Start, engine: str) -> Non
     assert server.ends() == 1
     assert server.text.startswith("standin.yml: unknown key 'hangs_in' (known: completion, ")
     assert len(server.text.splitlines()) == 1
+
+
+FLASHINFER = {"vllm": "FLASHINFER", "sglang": "flashinfer"}
+OTHER = {"vllm": "TRITON_ATTN", "sglang": "triton"}
+
+
+@BOTH
+def test_behaviour_that_depends_on_the_value_of_a_flag(start: Start, engine: str) -> None:
+    entry = {"flag": "attention-backend", "value": FLASHINFER[engine], "behave": {"exit_in": "graphs"}}
+    behaviour = {"exit_status": 9, "per_flag": [entry]}
+    assert start(engine, behaviour, flags=[f"--attention-backend={FLASHINFER[engine]}"]).ends() == 9
+    start(engine, behaviour, flags=["--attention-backend", OTHER[engine]]).ready()
+    start(engine, behaviour).ready()
+
+
+@BOTH
+def test_behaviour_that_depends_on_a_flag_being_there(start: Start, engine: str) -> None:
+    behaviour = {"per_flag": [{"flag": "tensor-parallel-size", "behave": {"exit_in": "arguments", "exit_status": 9}}]}
+    # The same as the default, and yet given.
+    assert start(engine, behaviour, flags=["--tensor-parallel-size", "1"]).ends() == 9
+    start(engine, behaviour).ready()
+
+
+@BOTH
+def test_the_last_matching_entry_wins(start: Start, engine: str) -> None:
+    entries = [
+        {"flag": "trust-remote-code", "value": True, "behave": {"exit_in": "arguments", "exit_status": 8}},
+        {"flag": "host", "behave": {"exit_status": 9}},
+    ]
+    assert start(engine, {"per_flag": entries}, flags=["--trust-remote-code"]).ends() == 9
 
 
 def test_every_key_is_checked_has_a_default_and_is_described(behaviour: ModuleType) -> None:

@@ -86,7 +86,7 @@ def lay_out(folder: Path, gpus: int = 2) -> dict[str, str]:
     (folder / "gpus.conf").write_text(describe(gpus))
     (folder / "dev").mkdir()
     for name in ["nvidiactl", "nvidia-uvm", *(f"nvidia{gpu}" for gpu in range(gpus))]:
-        (folder / "dev" / name).touch()
+        (folder / "dev" / name).write_bytes(bytes(4096))  # an empty file cannot be mapped
     return {"STANDIN_GPU": str(folder), "LD_LIBRARY_PATH": str(build())}
 
 

@@ -121,7 +121,7 @@ struct claim {
     unsigned pid;
     char type;
     uint64_t bytes;
-    bool alive;
+    bool alive, never_freed;
     double dead_for_s; /* since anyone saw first that it is dead */
 };
 
@@ -185,10 +185,12 @@ static bool next_claim(DIR *folder, int gpu, struct claim *claim) {
         FILE *file = fopen(path, "re");
         if (!file)
             continue;
-        if (fscanf(file, "%llu", &size) != 1)
+        char ending[16] = "";
+        if (fscanf(file, "%llu %15s", &size, ending) < 1)
             size = 0;
         fclose(file);
         claim->bytes = size * MIB;
+        claim->never_freed = strcmp(ending, "never_freed") == 0;
         claim->alive = is_alive(claim->pid, start_ticks);
         claim->dead_for_s = claim->alive ? 0 : dead_for(claim);
         return true;
@@ -209,7 +211,7 @@ static uint64_t allocated(int gpu) {
     struct claim claim;
     DIR *folder = open_claims();
     while (next_claim(folder, gpu, &claim))
-        if (claim.alive || claim.dead_for_s < delay_s)
+        if (claim.alive || claim.never_freed || claim.dead_for_s < delay_s)
             bytes += claim.bytes;
     if (folder)
         closedir(folder);

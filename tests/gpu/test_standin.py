@@ -198,6 +198,12 @@ def test_memory_becomes_free_some_time_after_the_first_look_at_the_dead(gpus):
     assert gpus.ask("v2(0)[2]") == 0
 
 
+def test_memory_that_is_never_freed_has_no_owner_when_its_process_is_gone(gpus):
+    gpus.faults("0 free_delay_s 0")
+    (gpus.folder / "claims" / f"{os.getpid()}.1.0.C").write_text("500 never_freed\n")
+    assert gpus.ask("[listed(0), v2(0)[2]]") == [[], 500]
+
+
 def test_a_claim_of_another_process_with_the_same_pid_does_not_count(gpus):
     gpus.faults("0 free_delay_s 0")
     (gpus.folder / "claims" / f"{os.getpid()}.1.0.C").write_text("500\n")

@@ -14,11 +14,12 @@ from typing import Any, Callable, NoReturn
 
 from . import behaviour as behaviours
 from .data import engine_data
+from .flags import spelled
 from .generation import EngineDeadError, GenerationFailedError, Generator
 from .log import Dress, Log
 from .openai import InvalidRequestError, OpenAI
 from .phases import ExitRequestedError, Phase, Player
-from .processes import Child, ChildDiedError, Crew, spawn
+from .processes import READY, Child, ChildDiedError, Crew, follow, later, leave_main_thread, remain, spawn
 from .web import Reply, Server, Site
 
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -27,6 +28,15 @@ END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 def leave(status: int) -> NoReturn:
     """End this process with `status`, whatever its threads do. All output is unbuffered."""
     os._exit(status)
+
+
+def end_by(number: signal.Signals) -> NoReturn:
+    """End this process by a signal, as a program that crashed."""
+    import resource  # noqa: PLC0415 - for this alone
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), number)
+    remain()
 
 
 class Engine:
@@ -42,14 +52,17 @@ class Engine:
     binds_first = False
     #: Whether the server asks itself for text before it calls itself ready.
     warms_up = False
+    #: Whether a rank without its parent waits for a signal to end.
+    ranks_stay = False
     health_delay_s = 0.0
     #: What a request is told when the engine is dead.
     dead_message: str
     _bound = False
     _open = False
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, argv: list[str] | None = None) -> None:
         self.arguments = arguments
+        self.argv = argv
         data = engine_data(self.name)
         self.events: dict[str, list[Any]] = data["events"]
         self.phases = [Phase(**item) for item in data["phases"]]
@@ -152,7 +165,15 @@ class Engine:
             Player(behaviours.Behaviour(), self.log, values, frozenset(), "").lines(self.events["missing_model"])
             leave(1)
         try:
-            return behaviours.load(self.model, [phase.name for phase in self.phases])
+            return behaviours.load(
+                self.model,
+                behaviours.Start(
+                    phases=[phase.name for phase in self.phases],
+                    rank_phases=[phase.name for phase in self.phases if phase.is_of_ranks],
+                    ranks=self.parallel,
+                    flags=lambda: spelled(self.name, self.argv),
+                ),
+            )
         except behaviours.BehaviourError as error:
             raise SystemExit(str(error)) from None
 
@@ -165,9 +186,15 @@ class Engine:
             "port": self.arguments.port,
             "parallel": self.parallel,
             "rank": rank,
-            "shards": self.behaviour.weights.get("shards", 4),
+            "shards": self._shards(),
         }
-        return Player(self.behaviour, log, values, frozenset(self.facts()), self.heartbeat, leads=rank == 0)
+        return Player(self.behaviour, log, values, frozenset(self.facts()), self.heartbeat, rank)
+
+    def _shards(self) -> int:
+        steady = self.behaviour.load_in("weights", "steady")
+        if steady:
+            return max(1, round(steady["seconds"] / steady.get("interval_s", 1.0)))
+        return int(self.behaviour.weights.get("shards", 4))
 
     def say(self, event: str, **values: object) -> None:
         """Log the lines of an event."""
@@ -188,17 +215,30 @@ class Engine:
                 if number == 0:
                     self._open_workshop()
         except ExitRequestedError:
-            self.crew.signal(signal.SIGKILL)
-            leave(1 if self.behaviour.exit_status is None else self.behaviour.exit_status)
+            self._end_as_wanted(lambda: leave(1))
         except ChildDiedError:
-            self.crew.signal(signal.SIGKILL)
-            if self.behaviour.exit_status is not None:
-                leave(self.behaviour.exit_status)
-            self.start_failed()
+            self._end_as_wanted(self.start_failed)
         self._serve()
+
+    def _end_as_wanted(self, otherwise: Callable[[], NoReturn]) -> NoReturn:
+        """End this process in the way that the behaviour wants, or else as the engine does."""
+        self.crew.signal(signal.SIGKILL)
+        if self.behaviour.exit_how:
+            end_by(signal.Signals[f"SIG{self.behaviour.exit_how['signal']}"])
+        if self.behaviour.exit_status is not None:
+            leave(self.behaviour.exit_status)
+        otherwise()
+
+    def _end_abruptly(self, phase: Phase) -> None:
+        self.player.last_words()
+        failed = self.state == "starting" and phase.process != "main"
+        self._end_as_wanted(self.start_failed if failed else lambda: leave(1))
 
     def up(self) -> None:
         """From now on requests are answered, and as the behaviour wants it."""
+        if "die_after_s" in self.behaviour.rank:
+            ranks = next(phase.process for phase in self.phases if phase.is_of_ranks)
+            self.crew.order(READY, among=ranks.partition(".")[0])
         self.state = "up"
         self.generator.ready = True
 
@@ -212,6 +252,9 @@ class Engine:
             os.kill(os.getpid(), number)
 
     def _start_phase(self, phase: Phase) -> None:
+        after_s = self.behaviour.exit_after_s
+        if after_s is not None and self.behaviour.exit_in == phase.name and phase.unless not in self.player.facts:
+            later(after_s, lambda: self._end_abruptly(phase))
         if phase.process == "main":
             self.player.play(phase)
         elif phase.unless not in self.player.facts:
@@ -272,7 +315,7 @@ class Engine:
             death.start()
         while True:
             for child in self.crew.children:
-                if child.status() is not None:
+                if child.has_died():
                     self.child_died(child)
             event = signal.sigtimedwait(awaited, self.idle_s)
             if event is None:
@@ -283,6 +326,8 @@ class Engine:
     def obey(self, order: str, player: Player) -> None:
         """Carry out an order in a child; a step needs nothing but the answer."""
         kind, _, name = order.partition(" ")
+        if kind == READY:
+            player.doom()
         if kind != "phase":
             return
         try:
@@ -290,10 +335,41 @@ class Engine:
         except ExitRequestedError:
             raise SystemExit(self.behaviour.exit_status or 1) from None
 
-    def fork(self, name: str, title: str, body: Callable[[socket.socket], None], orphan_signal: int = 0) -> None:
+    def fork(
+        self,
+        name: str,
+        title: str,
+        body: Callable[[socket.socket], None],
+        rank: int | None = None,
+        orphan_signal: int = 0,
+    ) -> None:
         """Fork a child that gets orders."""
         others = [child.channel for child in self.crew.children]
-        self.crew.children.append(spawn(name, title, body, [self.server.socket, *others], orphan_signal))
+        child = spawn(name, title, body, [self.server.socket, *others], orphan_signal)
+        child.unnoticed = self.dies_unnoticed(rank)
+        self.crew.children.append(child)
+
+    def dies_unnoticed(self, rank: int | None) -> bool:
+        """Whether nobody shall notice the death of this rank."""
+        wanted = self.behaviour.rank
+        return rank is not None and rank == wanted.get("number") and not wanted.get("notice", True)
+
+    @property
+    def orphans(self) -> bool:
+        """Whether no child ends because its parent has ended."""
+        return self.behaviour.workers.get("orphan", False)
+
+    def serve_rank(self, rank: int, channel: socket.socket, obey: Callable[[str], None]) -> None:
+        """Carry out orders as a rank of the model, until the parent is gone or longer."""
+
+        def serve() -> None:
+            follow(channel, obey)
+            if self.orphans or self.ranks_stay:
+                remain()
+
+        if self.behaviour.workers.get("zombie_leader") and rank == self.parallel - 1:
+            leave_main_thread(serve)
+        serve()
 
     def health(self, document: dict[str, Any]) -> Reply:
         """Answer /health as the behaviour wants it, else as the engine does."""

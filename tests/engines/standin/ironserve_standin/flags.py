@@ -13,7 +13,7 @@ from .data import engine_data, read_yaml
 
 KINDS: dict[str, dict[str, Any]] = {
     "switches": {"action": "store_true"},
-    "optional": {"action": argparse.BooleanOptionalAction, "default": None},
+    "optional": {"action": argparse.BooleanOptionalAction},
     "values": {},
     "integers": {"type": int},
     "numbers": {"type": float},
@@ -84,20 +84,26 @@ def add_flags(parser: argparse.ArgumentParser, engine: str) -> argparse.Argument
 def add_flag(parser: argparse.ArgumentParser, data: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
     """Declare one flag with its aliases and its default."""
     help_text = "Deprecated." if name in data.get("deprecated", []) else None
-    default = {"default": data["defaults"][name]} if name in data["defaults"] else {}
+    has_default = name in data["defaults"] and parser.argument_default is not argparse.SUPPRESS
+    default = {"default": data["defaults"][name]} if has_default else {}
     spellings = [f"--{name}", *data["aliases"].get(name, [])]
     parser.add_argument(*spellings, help=help_text, **{**settings, **default})
 
 
-def parse_vllm(argv: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line of ``vllm``."""
+def vllm_parser(argument_default: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of ``vllm``."""
     top = FlexibleFlagParser(prog="vllm", description="vLLM CLI")
     top.add_argument("-v", "--version", action="version", version=VLLM_VERSION)
     commands = top.add_subparsers(dest="command", required=True, metavar="{chat,complete,serve,launch,bench,run-batch}")
-    serve = commands.add_parser("serve", usage="vllm serve [model_tag] [options]")
+    serve = commands.add_parser("serve", usage="vllm serve [model_tag] [options]", argument_default=argument_default)
     serve.add_argument("model_tag", nargs="?")
     add_flags(serve, "vllm")
-    arguments = top.parse_args(argv)
+    return top
+
+
+def parse_vllm(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line of ``vllm``."""
+    arguments = vllm_parser().parse_args(argv)
     arguments.model = arguments.model_tag or arguments.model
     return arguments
 
@@ -111,3 +117,20 @@ def given(arguments: argparse.Namespace, engine: str) -> dict[str, Any]:
     """Return the arguments that differ from the engine's defaults."""
     defaults = vars(add_flags(argparse.ArgumentParser(), engine).parse_args([]))
     return {name: value for name, value in vars(arguments).items() if value != defaults.get(name) and name != "command"}
+
+
+def spelled(engine: str, argv: list[str] | None = None) -> dict[str, Any]:
+    """Return all flags of the engine, under all their names: the values that the command line gives, None without."""
+    quiet = argparse.SUPPRESS
+    parser = vllm_parser(quiet) if engine == "vllm" else add_flags(FlagParser(argument_default=quiet), engine)
+    values = vars(parser.parse_args(argv))
+    data = engine_data(f"{engine}_flags")
+    names = {name: [name, *data["aliases"].get(name, [])] for name in flag_names(data)}
+    return {
+        alias.lstrip("-"): values.get(name.replace("-", "_")) for name, aliases in names.items() for alias in aliases
+    }
+
+
+def flag_names(data: dict[str, Any]) -> list[str]:
+    """Return the names of all flags in the data of an engine."""
+    return [name for kind in (*KINDS, "choices") for name in data.get(kind, [])]

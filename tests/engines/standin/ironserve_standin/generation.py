@@ -86,7 +86,7 @@ class Generator:
                 self._step()
                 now = time.monotonic()
                 self._count_token(request, made, now - last, now - began)
-                token = VOCABULARY[(request.seed + made) % len(VOCABULARY)]
+                token = self.behaviour.option("text", VOCABULARY[(request.seed + made) % len(VOCABULARY)])
                 made += 1
                 last = now
                 reason = self._reason(request, made)
@@ -103,7 +103,7 @@ class Generator:
             return "abort"
         if made < request.limit:
             return ""
-        return "length" if request.limited_by_client else "stop"
+        return str(self.behaviour.option("finish_reason", "length" if request.limited_by_client else "stop"))
 
     def _misbehave(self, request: Request) -> None:
         if not self.ready:

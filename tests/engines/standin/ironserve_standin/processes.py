@@ -7,6 +7,7 @@ So a child that was stopped, hangs or died has the effect on the server that it 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -14,12 +15,17 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 import setproctitle
 
 STEP = "step"
+READY = "ready"
 ANSWER = b"ok"
+#: What the phases of the ranks have as their process: SGLang's schedulers, vLLM's workers (or EngineCore without them).
+RANK_PROCESSES = ("scheduler", "core.worker")
+#: Number of the system call that ends a thread and not its process.
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}
 PR_SET_PDEATHSIG = 1
 
 
@@ -38,14 +44,20 @@ class Child:
     name: str
     pid: int
     channel: socket.socket
+    #: Its death goes unnoticed: whoever waits for it waits for ever, as in a collective that hangs.
+    unnoticed: bool = False
     _ended: int | None = None
+
+    def fileno(self) -> int:
+        """The descriptor at which its answers arrive, for select."""
+        return self.channel.fileno()
 
     def order(self, text: str) -> None:
         """Tell the child what to do."""
         try:
             self.channel.send(text.encode())
         except OSError:
-            raise ChildDiedError(self) from None
+            self._missed()
 
     def answer(self) -> None:
         """Wait until the child has done it."""
@@ -54,7 +66,16 @@ class Child:
         except OSError:
             done = b""
         if not done:
-            raise ChildDiedError(self)
+            self._missed()
+
+    def _missed(self) -> NoReturn:
+        if self.unnoticed:
+            remain()
+        raise ChildDiedError(self)
+
+    def has_died(self) -> bool:
+        """Whether its parent notices that it has ended."""
+        return not self.unnoticed and self.status() is not None
 
     def status(self) -> int | None:
         """How the child ended, as subprocess tells it (minus the signal); None while it runs."""
@@ -89,8 +110,11 @@ class Crew:
         with self._one_at_a_time:
             for child in chosen:
                 child.order(text)
-            for child in chosen:
-                child.answer()
+            while chosen:
+                # Not one after the other: the death of one is seen although another has not answered yet.
+                for child in select.select(chosen, (), ())[0]:
+                    child.answer()
+                    chosen.remove(child)
             self.last_answer = time.monotonic()
 
     def signal(self, number: int) -> None:
@@ -156,4 +180,40 @@ def follow(channel: socket.socket, obey: Callable[[str], None]) -> None:
         if not order:
             return
         obey(order)
-        channel.send(ANSWER)
+        try:
+            channel.send(ANSWER)
+        except BrokenPipeError:
+            return
+
+
+def remain() -> NoReturn:
+    """Do nothing but handle signals, for ever."""
+    while True:
+        time.sleep(3600)
+
+
+def later(delay_s: float, action: Callable[[], object]) -> None:
+    """Do something after `delay_s`, in a thread that takes no signals: they are for the main thread."""
+
+    def wait() -> None:
+        time.sleep(delay_s)
+        action()
+
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    threading.Thread(target=wait, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def leave_main_thread(work: Callable[[], None]) -> NoReturn:
+    """Go on with `work` in another thread and end the main thread: the process is a zombie that holds all it has."""
+    import ctypes  # noqa: PLC0415 - see above
+
+    def carry_on() -> None:
+        try:
+            work()
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=carry_on).start()
+    ctypes.CDLL(None).syscall(SYS_EXIT[os.uname().machine], 0)
+    raise AssertionError("the main thread lives on")

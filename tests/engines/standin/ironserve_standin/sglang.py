@@ -20,7 +20,7 @@ from .generation import OWN_LENGTH, EngineDeadError, Request, text_tokens
 from .log import Log, sglang_dress
 from .metrics import exposition
 from .phases import Phase
-from .processes import Child, follow
+from .processes import Child, follow, remain
 from .web import Body, Reply
 
 NO_KEY_NEEDED = ("/health", "/ready", "/metrics")
@@ -200,10 +200,18 @@ class Sglang(Engine):
     # Start
 
     def make_children(self) -> None:
+        orphan_signal = 0 if self.orphans else signal.SIGKILL
         for rank in range(self.parallel):
             title = "sglang::scheduler" + (f"_TP{rank}" if self.parallel > 1 else "")
-            self.fork(f"scheduler_{rank}", title, self._body(rank), signal.SIGKILL)
-        self.fork("detokenizer", "sglang::detokenizer", self._body(0), signal.SIGKILL)
+            self.fork(f"scheduler_{rank}", title, self._body(rank), rank, orphan_signal)
+        self.fork("detokenizer", "sglang::detokenizer", self._detokenizer, orphan_signal=orphan_signal)
+
+    def _detokenizer(self, channel: socket.socket) -> None:
+        if self.behaviour.sigterm != "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        follow(channel, lambda order: None)
+        if self.orphans:
+            remain()
 
     def _body(self, rank: int) -> Callable[[socket.socket], None]:
         def body(channel: socket.socket) -> None:
@@ -211,7 +219,7 @@ class Sglang(Engine):
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             log = Log(sglang_dress(f"TP{rank}" if self.parallel > 1 else ""))
             player = self.new_player(log, rank)
-            follow(channel, lambda order: self.obey(order, player))
+            self.serve_rank(rank, channel, lambda order: self.obey(order, player))
 
         return body
 
@@ -279,4 +287,4 @@ class Sglang(Engine):
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Entry point of ``python -m sglang.launch_server``."""
-    Sglang(parse_sglang(argv)).run()
+    Sglang(parse_sglang(argv), argv).run()

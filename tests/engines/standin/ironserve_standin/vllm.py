@@ -13,7 +13,7 @@ from .engine import Engine, leave
 from .flags import given, parse_vllm
 from .log import Log, vllm_dress
 from .metrics import exposition
-from .processes import STEP, Child, ChildDiedError, Crew, follow, spawn
+from .processes import READY, STEP, Child, ChildDiedError, Crew, follow, remain, spawn
 from .web import Reply
 
 #: The signal by which a worker hears of the end of EngineCore (a death pipe in the real one).
@@ -28,6 +28,7 @@ class Vllm(Engine):
     opens_after = "server"
     # The port is taken, without listening, before the engine starts: refused until ready.
     binds_first = True
+    ranks_stay = True
     dead_message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
     _generated_before = 0
     _was_active = False
@@ -127,7 +128,7 @@ class Vllm(Engine):
 
     def make_children(self) -> None:
         title = "VLLM::EngineCore"
-        self.fork("core", title, self._core)
+        self.fork("core", title, self._core, rank=None if self.has_workers else 0)
 
     def _core(self, channel: socket.socket) -> None:
         log = Log(vllm_dress("EngineCore"))
@@ -146,13 +147,13 @@ class Vllm(Engine):
 
         def worker_gone(number: int, frame: object) -> None:
             for worker in workers.children:
-                if worker.status() is not None:
+                if worker.has_died():
                     player.lines(self.events["worker_died"])
                     raise SystemExit(1)
 
         def obey(order: str) -> None:
             phase = order.partition(" ")[2]
-            if workers.children and (order == STEP or self._process_of(phase) == "core.worker"):
+            if workers.children and (order in (STEP, READY) or self._process_of(phase) == "core.worker"):
                 workers.order(order)
             else:
                 self.obey(order, player)
@@ -161,12 +162,17 @@ class Vllm(Engine):
             signal.signal(signal.SIGTERM, end)
         signal.signal(signal.SIGCHLD, worker_gone)
         try:
-            follow(channel, obey)
+            if self.has_workers:
+                follow(channel, obey)
+            else:
+                self.serve_rank(0, channel, obey)
         except ChildDiedError:
+            # Its end is seen at its socket or by the signal, whichever comes first: the line is written once.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            player.lines(self.events["worker_died"])
             raise SystemExit(1) from None
         # The API server is gone and nothing here looks for that: this process stays, with what it holds.
-        while True:
-            signal.pause()
+        remain()
 
     def _process_of(self, phase: str) -> str:
         return next((item.process for item in self.phases if item.name == phase), "")
@@ -184,11 +190,13 @@ class Vllm(Engine):
             if self.behaviour.sigterm != "ignore":
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             player = self.new_player(log, rank)
-            follow(channel, lambda order: self.obey(order, player))
-            signal.pause()
+            self.serve_rank(rank, channel, lambda order: self.obey(order, player))
 
         inherited = [core_channel, *(worker.channel for worker in workers.children)]
-        workers.children.append(spawn(f"VllmWorker-{rank}", f"VLLM::Worker{suffix}", body, inherited, ORPHANED))
+        orphan_signal = 0 if self.orphans else ORPHANED
+        worker = spawn(f"VllmWorker-{rank}", f"VLLM::Worker{suffix}", body, inherited, orphan_signal)
+        worker.unnoticed = self.dies_unnoticed(rank)
+        workers.children.append(worker)
 
     # Ends
 
