@@ -180,6 +180,14 @@ def _note_phase(reading: Reading, line: str, phases: Sequence[Mapping[str, str]]
         reading.progress = f"{counted[1]}/{counted[2]}"
 
 
+def last(lines: Iterable[str], count: int) -> list[str]:
+    """The last lines, as many as asked for, of a progress bar only its last state."""
+    tail: list[str] = []
+    for line in lines:
+        _append(tail, line[:LINE_LIMIT])
+    return tail[-count:]
+
+
 def _append(tail: list[str], line: str) -> None:
     """Add a line to the tail; the next state of a progress bar takes the place of the one before."""
     bar, last = BAR.match(line), BAR.match(tail[-1]) if tail else None
