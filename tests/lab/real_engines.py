@@ -19,6 +19,17 @@ WATCHDOG_S = 20
 BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines")
 
 
+class BadModel(NamedTuple):
+    """A model that an engine cannot serve: what is done to a copy of the tiny one, and what is said of it."""
+
+    path: str
+    error: str
+    cause: str
+    edit: str = "true"
+    is_moved: bool = False
+    """It goes when the engine's process is there: the deploy looked whether it is there before."""
+
+
 class Engine(NamedTuple):
     """What the tests know of an engine.
 
@@ -31,6 +42,7 @@ class Engine(NamedTuple):
         usage: how the last line of argparse's usage begins.
         death: how message or error name a core that was killed.
         ended_note: what status says when the core of a server was killed.
+        bad_model: a model that it refuses early; one of an unknown architecture SGLang refuses after half of its start.
     """
 
     name: str
@@ -41,6 +53,7 @@ class Engine(NamedTuple):
     usage: str
     death: str
     ended_note: str
+    bad_model: BadModel
 
     def dead(self, pid: int) -> re.Pattern[str]:
         """What message or error have to say of a core of this pid that was killed."""
@@ -56,6 +69,12 @@ VLLM = Engine(
     usage="vllm:",
     death=r"VLLM::EngineCore \(pid PID\) died|Failed core proc\(s\): \{'EngineCore': -9\}",
     ended_note="the engine exited with status 0|loads again",
+    bad_model=BadModel(
+        path="/srv/unknown",
+        edit="sed -i s/LlamaForCausalLM/NobodyKnowsForCausalLM/ /srv/unknown/config.json",
+        error="pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+        cause="This version of the engine does not know the model's architecture (NobodyKnowsForCausalLM).",
+    ),
 )
 SGLANG = Engine(
     name="sglang",
@@ -66,6 +85,12 @@ SGLANG = Engine(
     usage="launch_server.py:",
     death=r"sglang::scheduler \(pid PID\) died|exit code: -9",
     ended_note="the engine was killed by SIGKILL|loads again",
+    bad_model=BadModel(
+        path="/srv/leaves",
+        is_moved=True,
+        error="OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/srv/leaves'.",
+        cause="The folder /srv/leaves is not on the host",
+    ),
 )
 
 AMBUSH = r"""
