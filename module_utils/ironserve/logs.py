@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 TAIL_LINES = 30
 FIRST_READ_BYTES = 4 << 20
 """Of a log that is met in the middle only the end is read."""
-
 LINE_LIMIT = 600
 """Of a line only its beginning is looked at."""
 
@@ -143,7 +142,7 @@ def read(
         _append(reading.tail, line[:LINE_LIMIT])
         _note_error(reading, line[:LINE_LIMIT])
         reading.fatal = reading.fatal or why_fatal(line, fatal)
-    if partial:
+    if not _opens_first(partial[:LINE_LIMIT], phases):  # or it were one start now, and another one when it is finished
         _note_phase(reading, partial[:LINE_LIMIT], phases)
     del reading.tail[:-TAIL_LINES]
 
@@ -164,13 +163,14 @@ def _opened(line: str, phases: Sequence[Mapping[str, str]], place: int) -> int:
     return next(later, place)
 
 
-def _is_new_start(line: str, phases: Sequence[Mapping[str, str]], place: int) -> bool:
-    return place >= 0 and re.search(phases[0]["match"], line) is not None
+def _opens_first(line: str, phases: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a line opens the first phase: a new start of the engine, where there was one before."""
+    return bool(phases) and re.search(phases[0]["match"], line) is not None
 
 
 def _note_phase(reading: Reading, line: str, phases: Sequence[Mapping[str, str]]) -> None:
     place = _place(reading.phase, phases)
-    if _is_new_start(line, phases, place):
+    if place >= 0 and _opens_first(line, phases):
         place, reading.progress, reading.error, reading.error_rank, reading.fatal = -1, "", "", 0, ""
     now = _opened(line, phases, place)
     if now > place:
@@ -247,7 +247,7 @@ class Movement:
         return (self.starts, self.moves) != before
 
     def _feed_line(self, line: str, phases: Sequence[Mapping[str, str]]) -> None:
-        if _is_new_start(line, phases, _place(self.phase, phases)):
+        if self.phase and _opens_first(line, phases):
             self.phase, self.label, self.counters, self.shapes = "", "", {}, set()
             self.starts, self.moves = self.starts + 1, 0
         self._note_phase(line, phases)
@@ -261,7 +261,7 @@ class Movement:
 
     def _feed_partial(self, line: str, phases: Sequence[Mapping[str, str]]) -> None:
         """Of a line that is not finished only what stays true when it goes on counts."""
-        if _is_new_start(line, phases, _place(self.phase, phases)):
+        if _opens_first(line, phases):
             return
         self._note_phase(line, phases)
         for label, text in self._statements(line):
@@ -376,7 +376,8 @@ def _read(path: Path, cursor: Cursor, limit: int, inode: int = 0) -> tuple[str, 
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             text = decoder.decode(data)
             offset = cursor.offset + len(data) - len(decoder.getstate()[0])
-            inode, mark = inode or os.fstat(file.fileno()).st_ino, _mark(file, offset)
+            inode = inode or os.fstat(file.fileno()).st_ino
+            mark = _mark(file, offset) if data else cursor.mark  # it may have been truncated just now
     except FileNotFoundError:
         return "", cursor
     return text.replace("\0", ""), replace(cursor, inode=inode, offset=offset, mark=mark)
