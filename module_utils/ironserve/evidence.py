@@ -44,7 +44,7 @@ WINDOW_S = 0.5
 """Over which the use of CPU is measured."""
 
 KEPT = 5
-LOG_LINES, LOG_BYTES = 200, 4 << 20
+LOG_LINES, LOG_BYTES = 200, 1 << 20
 EVENTS = 50
 KERNEL_READ = 5000
 """Lines of the kernel's log that are looked through."""
