@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+import gpu_hosts
 from deploys import ROOT, UNIT, Fleet, lines_with, recap, standin_hosts
 
 STATE = "/var/lib/ironserve/main"
-FORGET = f"systemctl disable --now {UNIT} 2>/dev/null; rm -rf {STATE} /run/ironserve/main* /etc/ironserve/main.*"
 ROLLBACK = "playbooks/rollback.yml"
 
 
@@ -31,7 +32,7 @@ def hosts(make_lab):
 def fresh(hosts, tmp_path):
     """h1 has no service; `bad` is a profile that the engine refuses, `good` and `more` are two that work."""
     fleet = Fleet(hosts, tmp_path)
-    fleet.shell("h1", FORGET)
+    fleet.forget("h1")
     fleet.model("h1")
     fleet.profile("good", flags={"max-num-seqs": 16}, startup_timeout_s=8, completion_timeout_s=4)
     fleet.profile("more", flags={"max-num-seqs": 8}, startup_timeout_s=8, completion_timeout_s=4)
@@ -83,7 +84,9 @@ def test_case_49_a_release_that_dies_is_told_and_the_last_good_one_serves_again(
     assert re.search(rf"h1: put back good \(release {good}\): ready after \d+s", output)
     assert "playbooks/rollback.yml -l h1 -e service=main -e release=ID" in output
     assert (recap(output, "h1")["failed"], recap(output, "h1")["changed"] > 0) == (1, True)
-    assert lines_with(output, ["h1", "bad", "failed", f"put back: good ({good}), ready; the engine exited with status 2"])
+    assert lines_with(
+        output, ["h1", "bad", "failed", f"put back: good ({good}), ready; the engine exited with status 2"]
+    )
     assert served.starts("h1") == starts + 2
     assert ledger(served)[-2:] == [("bad", "failed"), ("good", "ready")]
     assert_serves(served, "good")
@@ -207,6 +210,57 @@ def test_rollback_there_and_back_and_check_mode_first(served):
     assert recap(served.play("-e", "profile=good").stdout, "h1")["changed"] == 0
     served.play(playbook=ROLLBACK)
     assert (release(served), served.flag("h1", "--max-num-seqs")) == (more, "8")
+
+
+def test_a_key_is_there_again_after_a_rollback_to_another_engine_or_nothing_is_touched(fresh):
+    key = {"ironserve_api_key": "sk-of-a-test"}
+    fresh.play("-e", "profile=good", **key)
+    fresh.play("-e", "profile=triton_nccl", **key)
+    pid = fresh.main_pid("h1")
+    refused = fresh.play(playbook=ROLLBACK, check=False)
+    assert refused.returncode == 2
+    output = " ".join((refused.stdout + refused.stderr).split())
+    assert "cannot be put back: it names the secrets VLLM_API_KEY, which neither" in output
+    assert fresh.main_pid("h1") == pid
+    output = fresh.play("-vvv", playbook=ROLLBACK, **key).stdout
+    assert lines_with(output, ["h1", "main", "good", "ready"])
+    assert key["ironserve_api_key"] not in output
+    ask = "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/v1/models"
+    assert fresh.shell("h1", f"{ask}; {ask} -H 'Authorization: Bearer sk-of-a-test'") == "401200"
+    assert recap(fresh.play("-e", "profile=good", **key).stdout, "h1")["changed"] == 0
+
+
+def test_a_clean_step_that_refuses_leaves_the_old_server_and_makes_its_release_the_active_one_again(make_lab, tmp_path):
+    fleet = Fleet(standin_hosts(make_lab("-revert-gpu"), 1), tmp_path)
+    gpu_hosts.install(fleet.lab, "h1", gpus=2)
+    site = {
+        "ironserve_hardware": {"gpu_count": 2, "gpu_family": "sm120"},
+        "ironserve_cleanup": {"driver_timeout_s": 3},
+    }
+    fleet.model("h1")
+    fleet.play(**site)
+    pid, good = fleet.main_pid("h1"), release(fleet)
+    unit = fleet.shell("h1", f"cat /etc/systemd/system/{UNIT}")
+    fleet.profile("other", flags={"max-num-seqs": 8})
+    command = fleet.command("-e", "profile=other", **site)
+    run = subprocess.Popen(command, cwd=ROOT, env=fleet.environment(), stdout=subprocess.PIPE, text=True)
+    output = ""
+    for line in run.stdout or ():
+        output += line
+        if line.startswith("PLAY [Roll]"):  # the driver answered when validate asked it
+            gpu_hosts.set_faults(fleet.lab, "h1", "0 hang")
+    assert run.wait() == 2, output
+    gpu_hosts.set_faults(fleet.lab, "h1")
+    assert "activate" in output.lower()
+    assert "driver_hung" in output
+    left = f"h1: {UNIT} was left as it is, and lab_vllm (release {good}) is its active release again"
+    assert left in output
+    assert lines_with(output, ["h1", "other", "failed", f"put back: lab_vllm ({good}), never stopped"])
+    assert (fleet.main_pid("h1"), release(fleet)) == (pid, good)
+    assert fleet.shell("h1", f"cat /etc/systemd/system/{UNIT}") == unit
+    assert fleet.status("h1")["settled"] is True
+    assert recap(fleet.play(**site).stdout, "h1")["changed"] == 0
+    assert fleet.main_pid("h1") == pid
 
 
 def test_a_rollback_that_fails_puts_back_what_served_before(served):

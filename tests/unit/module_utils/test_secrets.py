@@ -60,3 +60,11 @@ def test_what_is_no_usable_secret_is_told_without_it(text):
     (told,) = problems.found
     assert told.startswith("host h1: ironserve_api_key: ")
     assert str(text) not in told or text == ""
+
+
+def test_the_names_in_the_files_are_those_that_a_release_has():
+    for engine in ("vllm", "sglang"):
+        placed = secrets.place(engine, "sk-secret", {"HF_TOKEN": 'a"b=c: d'}, {})
+        files = secrets.files("main", placed)
+        assert secrets.names_in("main", files) == set(secrets.names(placed))
+    assert secrets.names_in("main", secrets.files("main", None)) == set()
