@@ -100,7 +100,9 @@ class Service:
             cleanup=cleanup,
         )
         verdict = gate.watch(slice_s)
-        done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists()
+        # After a reboot an unproven release may have started at boot, without the drop-in: it is judged all the same.
+        good = host.link_target(self.releases.folder / "last-known-good")
+        done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists() or active != good
         records = self._records()
         # A restart begins with the end of what ran before; an engine that still loads may take its whole stop limit.
         stopping = gate.show.get("ActiveState") == "deactivating"
@@ -285,7 +287,8 @@ class Service:
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         try:
             with self.ledger.open("a") as file:
-                file.write(ledger.record(release, verdict, reason, timings, at))
+                active = host.link_target(self.releases.folder / "active") or ""
+                file.write(ledger.record(release, active, verdict, reason, timings, at))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []

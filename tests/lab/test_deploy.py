@@ -154,7 +154,8 @@ def test_a_server_that_dies_later_starts_again_by_itself(served):
 
 
 def failed_deploy(fleet: Fleet, profile: str) -> str:
-    """Deploy a profile that cannot work to h1; assert what holds for every failure and return the output."""
+    """Deploy a profile that cannot work to h1, where none was good; assert what always holds, return the output."""
+    fleet.forget("h1")
     began = time.monotonic()
     result = fleet.play("-l", "h1", "-e", f"profile={profile}", check=False)
     output = result.stdout + result.stderr
@@ -165,6 +166,7 @@ def failed_deploy(fleet: Fleet, profile: str) -> str:
     assert fleet.shell("h1", "ls /run/systemd/system/ironserve-main.service.d || true") == ""
     assert fleet.shell("h1", "ps -eo user | grep -c ^ironserve || true") == "0"
     assert fleet.shell("h1", f"systemctl is-enabled {UNIT} || true") == "disabled"
+    assert "h1: no release was good on this host before: the unit is stopped" in output
     assert "h1: ironserve-main.service is stopped and stays so until the next deploy." in output
     return output
 

@@ -239,6 +239,7 @@ def test_a_start_that_moves_is_left_alone_over_a_reload_of_systemd_too(served):
 
 
 def test_a_start_in_which_nothing_moves_is_ended(served):
+    served.forget("h1")
     served.model("h1", {"hang_in": "weights"})
     served.profile("hangs", stall_timeout_s=4, flags={"max-num-seqs": 4})
     result = served.play("-l", "h1", "-e", "profile=hangs", check=False)
