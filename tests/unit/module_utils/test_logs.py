@@ -37,6 +37,10 @@ REAL = {  # file: phases in order, and the last counters of those that count
     "sglang-0.5.15.post1-h200-b.log": (SGLANG_GPU, {"capturing CUDA graphs": "36/36"}),
     "sglang-0.5.15.post1-h200-cold.log": (SGLANG_GPU, {"capturing CUDA graphs": "36/36"}),
 }
+FAILED = {  # file: phases until the end
+    "vllm-0.26.0-bad-model-path.log": VLLM_GPU[:1],
+    "vllm-0.26.0-h200-leftover-holds-memory.log": VLLM_GPU[:3],
+}
 ENDS_WELL = ["vllm-0.26.0-h200.log", "vllm-0.26.0-h200-sigterm.log", "vllm-0.32.0-cpu-b.log", "sglang-0.5.23-cpu.log",
              "sglang-0.5.15.post1-h200-b.log", "sglang-0.5.15.post1-h200-cold.log"]  # fmt: skip
 """Logs whose end is the operator's doing."""
@@ -200,6 +204,11 @@ def test_phases_of_a_real_start(name, phases, real_log):
     text = real_log(name)
     assert follow(text, phases(engine_of(name)), 997)[1] == order
     assert counters(text, phases(engine_of(name))) == counts
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_phases_of_a_real_start_that_fails(name, phases, real_log):
+    assert follow(real_log(name), phases("vllm"), 997)[1] == FAILED[name]
 
 
 @pytest.mark.parametrize("name", BY_SOURCE)
