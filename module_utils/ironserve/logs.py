@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 TAIL_LINES = 30
-FIRST_READ_BYTES = 4 << 20
-"""Of a log that is met in the middle only the end is read."""
+FIRST_READ_BYTES = 1 << 20
+"""Of a log that is met in the middle only the end is read; a line costs about 0.1 ms."""
+READS = 16
+"""A log that grows faster than it is read is left for the next look."""
 LINE_LIMIT = 600
 """Of a line only its beginning is looked at."""
 
@@ -303,6 +305,19 @@ class Movement:
 def _checksum(label: str, text: str) -> int:
     """The shape of a text, as a number."""
     return zlib.crc32(f"{label} {' '.join(SHAPE_NOISE.sub('', text).split())}".encode(errors="replace"))
+
+
+def take(path: Path, cursor: Cursor) -> tuple[list[str], Cursor]:
+    """The lines that were finished since the cursor; its ``partial`` is what the log ends with now."""
+    lines: list[str] = []
+    for _ in range(READS):
+        text, cursor = follow(path, cursor, FIRST_READ_BYTES)
+        if not text:
+            break
+        more, rest = split(cursor.partial, text)
+        lines += more
+        cursor = replace(cursor, partial=rest)
+    return lines, cursor
 
 
 def follow(path: Path, cursor: Cursor, limit: int) -> tuple[str, Cursor]:
