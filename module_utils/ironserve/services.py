@@ -190,8 +190,11 @@ class Service:
         elif status == "ready" and told and not told.startswith("serving"):
             status, cause = "unhealthy", told  # the helper asks for tokens; a health endpoint may well say 200
         elif status == "starting" and active == good and not self.releases.drop_in.exists():
-            ended = exit_text(show) if show.get("SubState") == "auto-restart" else None
-            cause = f"the engine {ended}; systemd starts it again" if ended else "it passed the gate, and loads again"
+            cause = "it passed the gate, and loads again"
+            if show.get("SubState") == "auto-restart":
+                found = probe.read(self.name, show.get("InvocationID", ""))
+                why = str(found.get("detail")) if found.get("final") else f"the engine {exit_text(show) or 'ended'}"
+                cause = f"{why}; systemd starts it again"
         if status == "starting" and show.get("SubState") != "auto-restart":
             cause = "; ".join(filter(None, [cause, told.partition(": ")[2]]))
         return {
