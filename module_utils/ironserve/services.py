@@ -10,7 +10,7 @@ from typing import Any
 
 from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
-from .judge import BAD
+from .judge import BAD, START_LIMIT
 from .releases import Releases
 from .slices import SLICE_S, duration
 from .systemd import exit_text
@@ -184,7 +184,7 @@ class Service:
         last = records[-1] if records else None
         is_busy = health in BUSY and told.startswith("serving")
         status = status_word(show, active, proven, health == 200 or is_busy, last)
-        cause = str(last.get("reason", "")) if last and status == "failed" else ""
+        cause = self._why_failed(show, last) if status == "failed" else ""
         if status == "ready" and is_busy:
             cause = f"busy: its health endpoint says {health}, and tokens come"
         elif status == "ready" and told and not told.startswith("serving"):
@@ -192,9 +192,7 @@ class Service:
         elif status == "starting" and active == good and not self.releases.drop_in.exists():
             cause = "it passed the gate, and loads again"
             if show.get("SubState") == "auto-restart":
-                found = probe.read(self.name, show.get("InvocationID", ""))
-                why = str(found.get("detail")) if found.get("final") else f"the engine {exit_text(show) or 'ended'}"
-                cause = f"{why}; systemd starts it again"
+                cause = f"{self._why_failed(show, None)}; systemd starts it again"
         if status == "starting" and show.get("SubState") != "auto-restart":
             cause = "; ".join(filter(None, [cause, told.partition(": ")[2]]))
         return {
@@ -219,6 +217,15 @@ class Service:
             "enabled": show.get("UnitFileState") == "enabled",
             "restarts": int(show.get("NRestarts") or 0),
         }
+
+    def _why_failed(self, show: Mapping[str, str], last: Mapping[str, Any] | None) -> str:
+        """Why a service is off that nobody stopped."""
+        if last and last.get("verdict") in BAD:
+            return str(last.get("reason", ""))
+        if show.get("Result") == "start-limit-hit":
+            return START_LIMIT
+        found = probe.read(self.name, show.get("InvocationID", ""))
+        return str(found.get("detail")) if found.get("final") else f"the engine {exit_text(show) or 'ended'}"
 
     def serves_active(self) -> bool:
         """A process of the active release is there. One that systemd is about to start again after a crash is none."""
