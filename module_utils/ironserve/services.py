@@ -120,6 +120,8 @@ class Service:
                 "phase": phase,
                 "progress": gate.reading.progress,
                 "expected_s": ledger.expected_s(records, release["release_id"]),
+                # Since the engine began: neither the end of an older one nor a late attachment counts.
+                **({"elapsed_s": gate.elapsed_s()} if gate.elapsed_s() else {}),
                 "cursor": {"changed": changed, "gate": gate.cursor()},
             },
         }
@@ -143,8 +145,9 @@ class Service:
             timeout_s: seconds that the stop may take.
             reason: why the active release was not even started; the ledger keeps it as a failed launch.
         """
-        changed = bool(cursor.get("changed"))
+        changed, unjudged = bool(cursor.get("changed")), bool(cursor.get("unjudged"))
         if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
+            unjudged = unjudged or self._is_unjudged()
             changed = self._stop() or changed
             cursor = {}
         began = cursor.get("began", time.monotonic())
@@ -158,8 +161,10 @@ class Service:
                 f"systemctl status {self.unit} shows its processes"
             )
         notices: list[str] = []
-        if stopped and reason and not self.check:
-            notices = self._record(self.releases.active_release(), "failed", reason, {})
+        if stopped and not self.check and (reason or unjudged):
+            verdict, why = ("failed", reason) if reason else ("stopped", "stopped before there was a verdict")
+            notices = self._record(self.releases.active_release(), verdict, why, {})
+            host.forget_starts(self.unit)  # how it ended, killed perhaps, is not how it failed
         return {
             "changed": changed,
             "notices": notices,
@@ -168,7 +173,7 @@ class Service:
                 "phase": "stopping",
                 "progress": "",
                 "expected_s": None,
-                "cursor": {"changed": changed, "began": began, "boot": host.boot_id()},
+                "cursor": {"changed": changed, "unjudged": unjudged, "began": began, "boot": host.boot_id()},
             },
         }
 
@@ -277,6 +282,12 @@ class Service:
             host.systemctl("daemon-reload")
         return True
 
+    def _is_unjudged(self) -> bool:
+        """Whether a start is under way that the gate has not judged: an operator stops it."""
+        show, records = host.show(self.unit), self._records()
+        judged = records and records[-1].get("invocation") == show.get("InvocationID")
+        return self.releases.drop_in.exists() and show.get("MainPID", "0") != "0" and not judged
+
     def _end_unproven(self) -> None:
         """End a server that never passed the gate: it serves nobody, and one that loads may not hear SIGTERM."""
         host.systemctl("stop", "--no-block", self.unit)
@@ -297,8 +308,12 @@ class Service:
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         try:
             with self.ledger.open("a") as file:
-                active = host.link_target(self.releases.folder / "active") or ""
-                file.write(ledger.record(release, active, verdict, reason, timings, at))
+                start = {
+                    "at": at,
+                    "staged_id": host.link_target(self.releases.folder / "active") or "",
+                    "invocation": host.show(self.unit).get("InvocationID", ""),
+                }
+                file.write(ledger.record(release, start, verdict, reason, timings))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []

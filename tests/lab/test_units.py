@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, UNIT, Fleet, standin_hosts
+from deploys import ROOT, UNIT, Fleet, lines_with, standin_hosts
 
 
 @pytest.fixture(scope="module")
