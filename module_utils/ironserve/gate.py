@@ -184,11 +184,10 @@ class Gate:
         return readback.differences(self.release, env, cmdline, environ, limits)
 
     def _read_log(self) -> None:
-        chunk, self.log_cursor = logs.follow(self.log, self.log_cursor, logs.FIRST_READ_BYTES)
-        lines, rest = logs.split(self.log_cursor.partial, chunk)
-        lines, rest = [redact(line, self.secrets) for line in lines], redact(rest, self.secrets)
-        self.log_cursor = replace(self.log_cursor, partial=rest[-logs.LINE_LIMIT :])
-        logs.read(self.reading, lines, self.phases, rest)
+        lines, self.log_cursor = logs.take(self.log, self.log_cursor)
+        self.log_cursor = replace(self.log_cursor, partial=redact(self.log_cursor.partial, self.secrets))
+        lines = [redact(line, self.secrets) for line in lines]
+        logs.read(self.reading, lines, self.phases, self.log_cursor.partial)
 
     def _probe(self) -> dict[str, Any]:
         """What the probe found of this start so far. A process that is being stopped does not count."""

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+Records = Sequence[Mapping[str, Any]]
+"""What :func:`parse` returns."""
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a ledger; one that is not there or cannot be read has none."""
+    try:
+        return parse(path.read_text(errors="replace"))
+    except OSError:
+        return []
 
 
 def parse(text: str) -> list[dict[str, Any]]:
@@ -27,8 +39,55 @@ def expected_s(records: Iterable[dict[str, Any]], release_id: str) -> float | No
     return float((same or ready)[-1]["timings"]["ready"]) if ready else None
 
 
-def record(release: Mapping[str, Any], verdict: str, reason: str, timings: Mapping[str, float], at: str) -> str:
-    """A line for the ledger."""
+def last_record(records: Records, folder: str) -> Mapping[str, Any]:
+    """The newest record of what is staged in a folder, empty where there is none.
+
+    Ledgers of older versions do not say the folder; their records are told by the release's id, which it begins with.
+    """
+    for entry in reversed(records):
+        if entry.get("staged_id", folder) == folder and folder.startswith(str(entry.get("release_id"))):
+            return entry
+    return {}
+
+
+def good_releases(
+    records: Records, staged: Collection[str], good: str | None = None, without: str | None = None
+) -> list[str]:
+    """Folders of the releases that may be put back, newest first: the last that each was judged here, it was ready.
+
+    Args:
+        records: the ledger.
+        staged: folders that are still there.
+        good: the last-known-good; it is one even if no record of its start is there.
+        without: a folder that is not wanted.
+    """
+    newest = [str(entry.get("staged_id")) for entry in reversed(records)]
+    if good and good not in newest:
+        newest.insert(0, good)
+    found = []
+    for folder in dict.fromkeys(newest):
+        judged_well = last_record(records, folder).get("verdict", "ready") == "ready"
+        if folder in staged and folder != without and judged_well:
+            found.append(folder)
+    return found
+
+
+def record(
+    release: Mapping[str, Any],
+    start: Mapping[str, str],
+    verdict: str,
+    reason: str,
+    timings: Mapping[str, float],
+) -> str:
+    """A line for the ledger.
+
+    Args:
+        release: what was launched.
+        start: ``at`` (when), ``staged_id`` (the release's folder) and ``invocation`` (systemd's id of the start).
+        verdict: the gate's, or ``stopped`` where somebody stopped it before there was one.
+        reason: of a verdict that is not ``ready``.
+        timings: seconds to each phase.
+    """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
-    entry = {"at": at, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
+    entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
     return json.dumps(entry, sort_keys=True) + "\n"

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 TAIL_LINES = 30
-FIRST_READ_BYTES = 4 << 20
-"""Of a log that is met in the middle only the end is read."""
-
+FIRST_READ_BYTES = 1 << 20
+"""Of a log that is met in the middle only the end is read; a line costs about 0.1 ms."""
+READS = 16
+"""A log that grows faster than it is read is left for the next look."""
 LINE_LIMIT = 600
 """Of a line only its beginning is looked at."""
 
@@ -65,6 +66,9 @@ ACCESS = re.compile(r'"[A-Z]+ \S* HTTP/[\d.]+" \d{3}')
 EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 WRAPPER = re.compile(r"See root cause above|See stack trace")
 """An exception that only says that another one, further up, is the cause."""
+
+VALIDATION = re.compile(r"^Value error, ")
+"""What pydantic says under ``ValidationError: 1 validation error for ModelConfig``, which names no cause."""
 
 ERROR_WORD = re.compile(r"(?:ERROR|CRITICAL|FATAL|Error|error|fatal)\b")
 
@@ -143,7 +147,7 @@ def read(
         _append(reading.tail, line[:LINE_LIMIT])
         _note_error(reading, line[:LINE_LIMIT])
         reading.fatal = reading.fatal or why_fatal(line, fatal)
-    if partial:
+    if not _opens_first(partial[:LINE_LIMIT], phases):  # or it were one start now, and another one when it is finished
         _note_phase(reading, partial[:LINE_LIMIT], phases)
     del reading.tail[:-TAIL_LINES]
 
@@ -164,13 +168,14 @@ def _opened(line: str, phases: Sequence[Mapping[str, str]], place: int) -> int:
     return next(later, place)
 
 
-def _is_new_start(line: str, phases: Sequence[Mapping[str, str]], place: int) -> bool:
-    return place >= 0 and re.search(phases[0]["match"], line) is not None
+def _opens_first(line: str, phases: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a line opens the first phase: a new start of the engine, where there was one before."""
+    return bool(phases) and re.search(phases[0]["match"], line) is not None
 
 
 def _note_phase(reading: Reading, line: str, phases: Sequence[Mapping[str, str]]) -> None:
     place = _place(reading.phase, phases)
-    if _is_new_start(line, phases, place):
+    if place >= 0 and _opens_first(line, phases):
         place, reading.progress, reading.error, reading.error_rank, reading.fatal = -1, "", "", 0, ""
     now = _opened(line, phases, place)
     if now > place:
@@ -188,6 +193,16 @@ def last(lines: Iterable[str], count: int) -> list[str]:
     return tail[-count:]
 
 
+def folded(lines: Iterable[str], count: int) -> list[str]:
+    """The last lines; of those that say the same but for rank, time and numbers only the last, with how many it was."""
+    kept: dict[int, tuple[str, int]] = {}
+    for line in lines:
+        key = _checksum("", bare(line))
+        kept[key] = (line, kept.pop(key, ("", 0))[1] + 1)
+    told = [line if alike == 1 else f"{line} ({alike} lines like it)" for line, alike in kept.values()]
+    return told[-count:]
+
+
 def _append(tail: list[str], line: str) -> None:
     """Add a line to the tail; the next state of a progress bar takes the place of the one before."""
     bar, last = BAR.match(line), BAR.match(tail[-1]) if tail else None
@@ -200,7 +215,7 @@ def _append(tail: list[str], line: str) -> None:
 def _note_error(reading: Reading, whole: str) -> None:
     """Keep the engine's own error: the last line that says a cause, else one that points to it, else an error word."""
     line = bare(whole).strip()
-    if ARGPARSE.match(line) or EXCEPTION.match(line):
+    if ARGPARSE.match(line) or EXCEPTION.match(line) or VALIDATION.match(line):
         rank = 2 if WRAPPER.search(line) else 3
     else:
         rank = 1 if ERROR_WORD.match(line) or ERROR_WORD.match(whole) else 0
@@ -247,7 +262,7 @@ class Movement:
         return (self.starts, self.moves) != before
 
     def _feed_line(self, line: str, phases: Sequence[Mapping[str, str]]) -> None:
-        if _is_new_start(line, phases, _place(self.phase, phases)):
+        if self.phase and _opens_first(line, phases):
             self.phase, self.label, self.counters, self.shapes = "", "", {}, set()
             self.starts, self.moves = self.starts + 1, 0
         self._note_phase(line, phases)
@@ -261,7 +276,7 @@ class Movement:
 
     def _feed_partial(self, line: str, phases: Sequence[Mapping[str, str]]) -> None:
         """Of a line that is not finished only what stays true when it goes on counts."""
-        if _is_new_start(line, phases, _place(self.phase, phases)):
+        if _opens_first(line, phases):
             return
         self._note_phase(line, phases)
         for label, text in self._statements(line):
@@ -303,6 +318,19 @@ class Movement:
 def _checksum(label: str, text: str) -> int:
     """The shape of a text, as a number."""
     return zlib.crc32(f"{label} {' '.join(SHAPE_NOISE.sub('', text).split())}".encode(errors="replace"))
+
+
+def take(path: Path, cursor: Cursor) -> tuple[list[str], Cursor]:
+    """The lines that were finished since the cursor; its ``partial`` is what the log ends with now."""
+    lines: list[str] = []
+    for _ in range(READS):
+        text, cursor = follow(path, cursor, FIRST_READ_BYTES)
+        if not text:
+            break
+        more, rest = split(cursor.partial, text)
+        lines += more
+        cursor = replace(cursor, partial=rest)
+    return lines, cursor
 
 
 def follow(path: Path, cursor: Cursor, limit: int) -> tuple[str, Cursor]:
@@ -376,7 +404,8 @@ def _read(path: Path, cursor: Cursor, limit: int, inode: int = 0) -> tuple[str, 
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             text = decoder.decode(data)
             offset = cursor.offset + len(data) - len(decoder.getstate()[0])
-            inode, mark = inode or os.fstat(file.fileno()).st_ino, _mark(file, offset)
+            inode = inode or os.fstat(file.fileno()).st_ino
+            mark = _mark(file, offset) if data else cursor.mark  # it may have been truncated just now
     except FileNotFoundError:
         return "", cursor
     return text.replace("\0", ""), replace(cursor, inode=inode, offset=offset, mark=mark)

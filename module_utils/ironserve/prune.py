@@ -1,9 +1,10 @@
 """What a host may forget: engine environments and staged releases that nothing needs any more.
 
 Needed is what ``active`` or ``last-known-good`` of any service leads to, what a unit of Ironserve's names, and what a
-process runs from. Of the rest the newest stay, a set number of them, and whatever is younger than an hour: a deploy
-may be under way, and a release that it has staged keeps an old environment. Between the look at an old environment and
-the staging are seconds; one that is removed just then is missed when the unit is verified, before anything is touched.
+process runs from. Of the rest a set number stays, first what a rollback would put back and then the newest, and
+whatever is younger than an hour: a deploy may be under way, and a release that it has staged keeps an old
+environment. Between the look at an old environment and the staging are seconds; one that is removed just then is
+missed when the unit is verified, before anything is touched.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import builds, environment, host, systemd
+from . import builds, environment, host, ledger, revert, systemd
 
 GRACE_S = 3600.0
 """Younger than this, nothing goes."""
@@ -53,6 +54,7 @@ class Release:
         staged_at: when.
         environments: those that it refers to, by name.
         roles: which of the service's links lead to it.
+        way_back: it is what a rollback would put back.
     """
 
     service: str
@@ -61,6 +63,7 @@ class Release:
     staged_at: float
     environments: frozenset[str]
     roles: tuple[str, ...]
+    way_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ def _environments_that_stay(found: Found, keep: int, now: float) -> dict[str, st
             last[name] = max(last.get(name, 0.0), release.staged_at)
             if release.roles:
                 stay.setdefault(name, f"{' and '.join(release.roles)} of {release.service}")
+    way_back = {name for release in found.releases if release.way_back for name in release.environments}
     others = []
     for env in found.environments:
         wanted_at = max(env.built_at, last.get(env.path.name, 0.0))
@@ -160,16 +164,16 @@ def _environments_that_stay(found: Found, keep: int, now: float) -> dict[str, st
         elif now - wanted_at < GRACE_S:
             stay.setdefault(env.path.name, "built or staged for less than an hour ago")
         elif env.path.name not in stay:
-            others.append((wanted_at, env.path.name))
-    for _, name in sorted(others, reverse=True)[:keep]:
+            others.append((env.path.name in way_back, wanted_at, env.path.name))
+    for *_, name in sorted(others, reverse=True)[:keep]:
         stay[name] = f"one of the newest {keep} beside those that are needed"
     return stay
 
 
 def _judge_releases(plan: Plan, releases: Sequence[Release], stay: set[str], keep: int, now: float) -> None:
-    """The releases of one service, newest first."""
+    """The releases of one service: first what a rollback puts back, then the newest."""
     room = keep
-    for release in sorted(releases, key=lambda item: item.staged_at, reverse=True):
+    for release in sorted(releases, key=lambda item: (item.way_back, item.staged_at), reverse=True):
         stays, goes = " and ".join(release.roles), "an older release"
         if not stays and now - release.staged_at < GRACE_S:
             stays = "staged less than an hour ago"
@@ -251,7 +255,14 @@ class Pruner:
         service = path.parents[1]
         text = "\n".join(host.read_text(file) or "" for file in path.iterdir() if file.is_file())
         roles = tuple(link for link in LINKS if host.link_target(service / link) == path.name)
-        return Release(service.name, path, builds.size_of(path), _time(path), frozenset(self._names_in(text)), roles)
+        names, way_back = frozenset(self._names_in(text)), path.name == self._way_back(service)
+        return Release(service.name, path, builds.size_of(path), _time(path), names, roles, way_back)
+
+    def _way_back(self, service: Path) -> str:
+        """Folder of the release that a rollback of the service would put back."""
+        active, good = (host.link_target(service / link) for link in LINKS)
+        staged: dict[str, dict[str, Any]] = {path.name: {} for path in _folders(service / "releases")}
+        return revert.choose(ledger.read(service / "ledger.jsonl"), staged, active, good, other=True)
 
     def _names_in(self, text: str) -> set[str]:
         """The environments of this root that a text mentions."""

@@ -15,11 +15,12 @@ import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from . import host, notify, nvml, probe
+from . import evidence, host, notify, nvml, probe
 from .engines import ENGINES
 from .judge import BAD, Seen, Verdict, judge_ranks, judge_start
 from .ranks import node_rank
@@ -137,7 +138,10 @@ class Helper:
                     if verdict.verdict in BAD:
                         self._end(verdict)
                         return False
-                    if not seen.missing and (start.ranks.count if self.is_follower else outcome == "ready"):
+                    if self.is_follower and start.ranks.count and not seen.missing:
+                        self._say_follows(seen)
+                        return True
+                    if outcome == "ready" and not seen.missing:
                         return True
                 if outcome != "ready" and (not outcome or now - asked_at >= ASK_AGAIN_AFTER_S) and not self.is_follower:
                     self._ask()
@@ -158,6 +162,7 @@ class Helper:
         every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
         self.say("READY=1", "STATUS=serving")
         moved_at = next_look = ranks_at = self.clock()
+        evidence_of = 0.0
         while self.alive():
             now = self.clock()
             if not self._found().get("outcome") and not self.is_follower:
@@ -175,6 +180,9 @@ class Helper:
                     self.say("WATCHDOG=1", f"STATUS=serving, {what}")
                 else:
                     silent_s = self.clock() - moved_at
+                    if silent_s >= self.watchdog_s / 2 and evidence_of != moved_at:  # once, before systemd strikes
+                        evidence_of = moved_at
+                        self._keep_evidence()
                     self.say(f"STATUS={what} for {silent_s:.0f} s; ended after {self.watchdog_s:.0f} s of that")
                 next_look = self.clock() + every_s
             self.sleep(POLL_S)
@@ -201,16 +209,34 @@ class Helper:
             return True, "idle" if now else "generating"
         return False, "no answer to a request for one token"
 
+    def _say_follows(self, seen: Seen) -> None:
+        """The finding of a host that answers nobody: whether the server generates is seen at the host that leads."""
+        detail = f"{seen.ranks}; it follows: whether the server generates is judged at the host of rank 0"
+        finding = {"outcome": "ready", "detail": detail, "proof": {"outcome": "ready", "detail": detail}}
+        host.write_text(probe.result_path(self.release["service"], self.invocation), json.dumps(finding))
+
     def _show(self, seen: Seen, at: float) -> None:
         """Leave what was seen where the gate and whoever collects evidence find it."""
         path = probe.start_path(self.release["service"], self.invocation)
         host.write_text(path, json.dumps({"at": at, **seen._asdict()}))
+
+    def _keep_evidence(self) -> None:
+        """Keep what the engine shows, where nobody else will: it is about to be ended, and no gate watches."""
+        service, start = self.release["service"], self.watched
+        try:
+            known, signals = evidence.known_secrets(service), start.progress.plain(self.clock())
+            found = evidence.collect(service, self.release, known, start.reading, signals)
+            evidence.write(evidence.by_helper(service), found)
+        except Exception:
+            traceback.print_exc()  # into the helper's log; the engine is ended all the same
 
     def _end(self, verdict: Verdict) -> None:
         """Say why, then kill the engine: the process that this helper was started for, and no other."""
         finding = probe.end_path(self.release["service"], self.invocation)
         host.write_text(finding, json.dumps({"outcome": verdict.verdict, "detail": verdict.reason, "final": True}))
         gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
+        if not gate.exists():
+            self._keep_evidence()
         until = self.clock() + EVIDENCE_S
         while gate.exists() and self.alive() and self.clock() < until:
             self.sleep(POLL_S)

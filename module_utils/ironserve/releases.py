@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import host, runtime, secrets, systemd
+from . import host, ledger, revert, runtime, secrets, systemd
 from .render import changed_directives, render_id, staged_id
 
 HASH_KEY = Path(secrets.FOLDER) / ".hash-key"
@@ -34,6 +34,8 @@ class State:
         current: whether the process that runs was started from the active release.
         stale: files that all services share (the launcher) and that are not those of this version.
         secrets: whether the files of the service's secrets are as wished.
+        before: the release that was active before while its process ran: ``release`` (folder), ``activated`` (time of
+            its activation) and ``started`` (start of that process, as the unit shows it).
     """
 
     staged: bool
@@ -46,6 +48,7 @@ class State:
     current: bool
     stale: Sequence[str]
     secrets: bool
+    before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -72,6 +75,17 @@ class Plan:
     unit_path: str = ""
 
     @property
+    def resumed_at(self) -> float | None:
+        """When the wished release was activated, if the process that runs is still its own, else None.
+
+        So it is where an activation is taken back before anything was stopped: nothing has to be restarted for that.
+        """
+        before = self.state.before
+        own = before.get("release") == self.wished and self.state.running
+        own = own and before.get("started") == self.state.show.get("ExecMainStartTimestampMonotonic")
+        return float(before["activated"]) if own and self.activate else None
+
+    @property
     def rewrites(self) -> bool:
         """Whether what a start reads is written: the unit, the secrets, the link to the release."""
         return self.write or self.write_secrets or self.activate
@@ -86,7 +100,7 @@ class Plan:
             "last_known_good_id": self.state.good or "",
             "settled": not self.reasons,
             "running": self.state.running,
-            "restart": self.state.running and (self.rewrites or not self.state.current),
+            "restart": self.state.running and self.resumed_at is None and (self.rewrites or not self.state.current),
             "reasons": self.reasons,
             "actions": self.actions,
         }
@@ -202,12 +216,14 @@ class Releases:
     """
 
     def __init__(self, service: str, group: str = "ironserve", values: secrets.Values | None = None) -> None:
+        """``values``: the service's secrets; None leaves their files as they are."""
         self.service, self.group, self.secrets = service, group, values
         self.hash_key = host.read_bytes(HASH_KEY) or os.urandom(32)
         self.folder = host.STATE / service
         self.unit = systemd.unit_name(service)
         self.unit_path = Path(systemd.UNIT_DIRECTORY) / self.unit
         self.activated = host.RUNTIME / f"{service}.activated"
+        self.before = host.RUNTIME / f"{service}.activated-before"
         self.drop_in = Path(systemd.GATE_DROP_IN.format(unit=self.unit))
 
     def active_release(self) -> dict[str, Any]:
@@ -233,6 +249,7 @@ class Releases:
             current=self.is_current(show),
             stale=[str(path) for path in runtime.stale()],
             secrets=self._has_secrets(),
+            before=json.loads(host.read_text(self.before) or "{}"),
         )
 
     def was_edited(self) -> bool:
@@ -253,6 +270,65 @@ class Releases:
         """The steps to ``wish`` (present, active or proven)."""
         wished = staged_id(release["release_id"], unit, secrets.digest(self.secrets, self.hash_key))
         return decide(self.look(wished, release), wish, wished, release, unit, str(self.unit_path))
+
+    def plan_staged(self, wish: str, folder: str) -> Plan:
+        """The steps to ``wish`` (active or proven) for a release as it is staged in a folder on this host."""
+        release, unit = self._read_release(self.folder / "releases" / folder), self._staged_unit(folder)
+        if not release or unit is None:
+            raise RuntimeError(f"{folder} is not staged on this host")
+        return decide(self.look(folder, release), wish, folder, release, unit, str(self.unit_path))
+
+    def plan_reverted(
+        self, to: str, other: bool, engine_secrets: Mapping[str, secrets.Values]
+    ) -> tuple[Plan | None, str]:
+        """Choose the release to put back: the steps to it, or None and why there is none.
+
+        Args:
+            to: a release that a person names, see :func:`revert.find`; a ValueError tells when it cannot be put back.
+            other: without ``to``, the active one is not wanted in any case.
+            engine_secrets: the secrets that the inventory has now, as each engine takes them; used only if the
+                files do not have all that the release names.
+        """
+        records, staged = ledger.read(self.folder / "ledger.jsonl"), self._staged()
+        active, good = (host.link_target(self.folder / link) for link in ("active", "last-known-good"))
+        folder = revert.find(to, records, staged, good) if to else revert.choose(records, staged, active, good, other)
+        if not folder:
+            none = "no other release was" if other and active and active == good else "no release was"
+            return None, f"{none} good on this host before"
+        lacking = self._lacking_secrets(staged[folder], engine_secrets)
+        if lacking:
+            why = (
+                f"{folder} ({staged[folder].get('profile')}) cannot be put back: it names the secrets "
+                f"{', '.join(lacking)}, which neither the files in {secrets.FOLDER} nor the inventory have any more"
+            )
+            if to:
+                raise ValueError(why)
+            return None, why
+        return self.plan_staged("active", folder), ""
+
+    def _lacking_secrets(self, release: Mapping[str, Any], engine_secrets: Mapping[str, secrets.Values]) -> list[str]:
+        """Names of secrets that a release needs and that are nowhere. Those that are only given are written then.
+
+        What the files have is used: an operator may put a release back without a vault at hand. An engine that
+        served meanwhile has files of its own, though: SGLang and vLLM take the same key from different places.
+        """
+        self.secrets = None
+        named = set(release.get("secrets", []))
+        texts = {path: host.read_text(Path(path)) or "" for path in secrets.files(self.service, None)}
+        lacking = named - secrets.names_in(self.service, texts)
+        given = engine_secrets.get(str(release.get("engine")))
+        if lacking and given and named <= set(secrets.names(given)):
+            self.secrets, lacking = given, set()
+        return sorted(lacking)
+
+    def _staged(self) -> dict[str, dict[str, Any]]:
+        """The releases that are staged and whole, by folder."""
+        folders = sorted((self.folder / "releases").glob("[!.]*"))
+        found = {path.name: self._read_release(path) for path in folders if self._staged_unit(path.name) is not None}
+        return {name: release for name, release in found.items() if release}
+
+    def _staged_unit(self, folder: str) -> str | None:
+        return host.read_text(self.folder / "releases" / folder / self.unit)
 
     def carry_out(self, plan: Plan) -> None:
         """Do what the plan says. A link moves last, so that an interrupted step is seen as one and done again."""
@@ -309,6 +385,13 @@ class Releases:
         host.LOGS.mkdir(exist_ok=True)
         for folder in (host.LOGS, host.STATE, self.folder, self.folder / "releases"):
             folder.chmod(0o755)  # the helper reads there
+        state = plan.state
+        if plan.activate and state.active and state.running and state.current:
+            activated = float(host.read_text(self.activated) or 0)
+            started = state.show.get("ExecMainStartTimestampMonotonic")
+            host.write_text(
+                self.before, json.dumps({"release": state.active, "activated": activated, "started": started})
+            )
         # Before the first file and after the last: cut off in between, what runs counts as older than what is there.
         host.write_text(self.activated, str(time.monotonic()))
         log = host.LOGS / f"{self.service}.log"
@@ -317,10 +400,13 @@ class Releases:
         self._write_secrets(group)
         host.write_text(self.unit_path, plan.unit)
         host.systemctl("daemon-reload")
-        host.write_text(self.activated, str(time.monotonic()))
+        resumed_at = plan.resumed_at
+        host.write_text(self.activated, str(time.monotonic() if resumed_at is None else resumed_at))
         host.link(self.folder / "active", f"releases/{plan.wished}")
 
     def _secret_files(self) -> list[tuple[Path, str]]:
+        if self.secrets is None:
+            return []
         return [(Path(path), text) for path, text in secrets.files(self.service, self.secrets).items()]
 
     def _write_secrets(self, group: int) -> None:

@@ -102,6 +102,12 @@ def _from_json(text: str) -> str:
         return text
 
 
+def names_in(service: str, texts: Mapping[str, str]) -> set[str]:
+    """The names of the secrets in the texts of a service's files, as :func:`names` has them."""
+    env, flags = (texts.get(path, "").splitlines() for path in (env_path(service), config_path(service)))
+    return {line.split("=", 1)[0] for line in env} | {f"--{line.split(':', 1)[0]}" for line in flags}
+
+
 def _quoted(text: str) -> str:
     """A value as systemd reads it from an EnvironmentFile: ``"``, backslash, backtick and ``$`` escaped in quotes."""
     return '"' + "".join(f"\\{char}" if char in '"\\`$' else char for char in text) + '"'

@@ -143,6 +143,7 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
 BARE = {
     "profile": "name of a profile",
     "service": "name of a service",
+    "release": "id of a release, or its beginning",
     "takeover": "true or false",
     "keep": "a number",
     "yes": "true or false",

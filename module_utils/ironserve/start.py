@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +94,12 @@ class Start:
 
     def _read_log(self, at: float) -> bool:
         """Whether the log moved."""
-        text, self.cursor = logs.follow(self.log, self.cursor, logs.FIRST_READ_BYTES)
-        lines, rest = logs.split(self.cursor.partial, text)
-        self.cursor = replace(self.cursor, partial=rest[-logs.LINE_LIMIT :])
+        lines, self.cursor = logs.take(self.log, self.cursor)
         was_fatal = bool(self.reading.fatal)
-        logs.read(self.reading, lines, self.phases, rest, self.fatal)
+        logs.read(self.reading, lines, self.phases, self.cursor.partial, self.fatal)
         if self.reading.fatal and not was_fatal:
             self.fatal_at = at
-        moved = self.movement.feed(lines, self.phases, rest)
+        moved = self.movement.feed(lines, self.phases, self.cursor.partial)
         if moved:
             self.repeated = ""
         elif lines:

@@ -118,12 +118,30 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
             for result in (seen.get("serve_compared") or {}).get("results", [])
             if "serve_release" in result
         }
-        gates, failures = seen.get("serve_gates") or {}, seen.get("serve_failures") or {}
         for release in releases:
             service = release["service"]
-            outcome = {**gates.get(service, {}), "failure": failures.get(service)}
-            rows.append(_deploy_row(host, release, compared.get(service, {}), outcome, check_mode))
+            rows.append(_deploy_row(host, release, compared.get(service, {}), _outcome(seen, service), check_mode))
     return rows
+
+
+def rollback_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) -> list[dict[str, Any]]:
+    """A row a host and service from what playbooks/rollback.yml registered: as those of a deploy."""
+    rows = []
+    for host in hosts:
+        seen = hostvars[host]
+        for chosen in (seen.get("serve_chosen") or {}).get("results", []):
+            service, release = chosen["serve_service"], chosen.get("release") or {}
+            declared = release.get("declared_profile") or release.get("profile")
+            known = {**release, "service": service, "declared_profile": declared}
+            compared = {"previous_id": chosen.get("previous_id"), "reasons": chosen.get("reasons") or ["chosen"]}
+            rows.append(_deploy_row(host, known, compared, _outcome(seen, service), check_mode))
+    return rows
+
+
+def _outcome(seen: Mapping[str, Any], service: str) -> dict[str, Any]:
+    """What role serve left of one service: the gate's answer, why it failed, what was put back then."""
+    gate, failure, back = ((seen.get(f"serve_{name}") or {}).get(service) for name in ("gates", "failures", "reverts"))
+    return {**(gate or {}), "failure": failure, "put_back": back or {}}
 
 
 def _deploy_row(
@@ -137,8 +155,9 @@ def _deploy_row(
     note = "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}"
     if outcome.get("failure") is not None:
         # One that generates and could not be marked as proven has failed, too: it is not what a deploy promises.
-        verdict = verdict if verdict in ("failed", "timeout") else "failed"
-        note = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
+        verdict = verdict if verdict in ("failed", "stalled", "timeout") else "failed"
+        cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
+        note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
     return {
         "host": host,
         "service": release["service"],
@@ -149,16 +168,29 @@ def _deploy_row(
         "ready_s": (outcome.get("timings") or {}).get("ready"),
         "why": "; ".join(reasons),
         "note": note,
+        "put_back": outcome["put_back"],
     }
+
+
+def _put_back(back: Mapping[str, Any]) -> str:
+    """``put back: lab_vllm (90ab117e3f9c), ready``; empty where nothing was to be put back."""
+    verdict = back.get("verdict", "left")
+    what = f"{back.get('profile')} ({back.get('release_id')})"
+    if verdict in ("left", "none"):
+        return ""
+    if verdict in ("ready", "kept"):
+        return f"put back: {what}, {'ready' if verdict == 'ready' else 'never stopped'}"
+    return f"put back FAILED: {what}, {verdict}" if back.get("release_id") else "put back FAILED"
 
 
 class FilterModule:
     """The filters by name."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """Rows of playbooks/status.yml and playbooks/report.yml."""
+        """Rows of playbooks/status.yml, playbooks/report.yml and playbooks/rollback.yml."""
         return {
             "ironserve_status_rows": status_rows,
             "ironserve_status_summary": status_summary,
             "ironserve_deploy_rows": deploy_rows,
+            "ironserve_rollback_rows": rollback_rows,
         }

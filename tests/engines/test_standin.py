@@ -338,6 +338,18 @@ def test_silent_load_reads_and_says_nothing(start: Start, engine: str) -> None:
 
 
 @BOTH
+def test_silent_load_reads_the_file_that_it_is_told(start: Start, engine: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(bytes(3 * 2**20 // 2))
+    server = start(engine, {"load": {"how": "silent_io", "seconds": 1, "mib_per_s": 50, "file": str(file)}})
+    rank = server.child(RANK[engine])
+    wait_until("the open file", lambda: file in {entry.resolve() for entry in Path(f"/proc/{rank}/fd").iterdir()})
+    before = io_counter(rank, "rchar")
+    wait_until("its pieces over and over", lambda: io_counter(rank, "rchar") - before > 10 * 2**20)
+    server.ready()
+
+
+@BOTH
 def test_silent_load_of_dummy_weights_of_two_ranks(start: Start, engine: str) -> None:
     behaviour = {"load": {"how": "silent_io", "seconds": 0.3, "mib_per_s": 20}}
     flags = ["--load-format", "dummy", "--tensor-parallel-size", "2"]
@@ -1177,6 +1189,7 @@ def behaviour(site: Path) -> Iterator[ModuleType]:
         ({"load": {"how": "silent_io", "seconds": 1, "phase": "engine"}}, "engine is no phase of the ranks"),
         ({"load": {"how": "steady", "seconds": 1, "phase": "graphs"}}, "load: how: steady is for the phase weights"),
         ({"load": {"how": "memory", "seconds": 1, "phase": "graphs"}}, "load: how: memory is for the phase weights"),
+        ({"load": {"how": "silent_io", "seconds": 1, "file": "/none"}}, "load.file: there is no file /none"),
         ({"gpu_mib": -1}, "gpu_mib: -1 is not a whole number of at least 0"),
         ({"completion": {"finish_reason": "done"}}, "completion.finish_reason: 'done' is none of length, stop, abort"),
         ({"workers": {"zombie": True}}, "workers: unknown key 'zombie' (known: orphan, zombie_leader)"),

@@ -101,6 +101,16 @@ class Fleet:
         """What a script prints on the host."""
         return self.lab.exec(host, ["sh", "-c", script], check=check).stdout.strip()
 
+    def forget(self, host: str, service: str = "main") -> None:
+        """Have no such service on the host, so that no release was ever good there."""
+        unit, folders = f"ironserve-{service}.service", f"/var/lib/ironserve/{service} /run/ironserve/{service}"
+        gate = f"/run/systemd/system/{unit}.d"
+        self.shell(
+            host,
+            f"systemctl disable --now {unit} 2>/dev/null; rm -rf {folders} {gate} /run/ironserve/{service}.*; "
+            f"rm -f /etc/ironserve/{service}.* /etc/systemd/system/{unit}; systemctl daemon-reload",
+        )
+
     def main_pid(self, host: str, service: str = "main") -> int:
         """Pid of the service's main process, 0 when it does not run."""
         return int(self.shell(host, f"systemctl show -P MainPID ironserve-{service}.service") or 0)

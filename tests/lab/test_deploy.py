@@ -154,7 +154,8 @@ def test_a_server_that_dies_later_starts_again_by_itself(served):
 
 
 def failed_deploy(fleet: Fleet, profile: str) -> str:
-    """Deploy a profile that cannot work to h1; assert what holds for every failure and return the output."""
+    """Deploy a profile that cannot work to h1, where none was good; assert what always holds, return the output."""
+    fleet.forget("h1")
     began = time.monotonic()
     result = fleet.play("-l", "h1", "-e", f"profile={profile}", check=False)
     output = result.stdout + result.stderr
@@ -165,6 +166,7 @@ def failed_deploy(fleet: Fleet, profile: str) -> str:
     assert fleet.shell("h1", "ls /run/systemd/system/ironserve-main.service.d || true") == ""
     assert fleet.shell("h1", "ps -eo user | grep -c ^ironserve || true") == "0"
     assert fleet.shell("h1", f"systemctl is-enabled {UNIT} || true") == "disabled"
+    assert "h1: no release was good on this host before: the unit is stopped" in output
     assert "h1: ironserve-main.service is stopped and stays so until the next deploy." in output
     return output
 
@@ -176,6 +178,22 @@ def test_case_49_a_bad_flag_fails_with_the_engines_own_line(served):
     assert "The engine's own error: vllm: error: unrecognized arguments: --no-such-flag" in output
     assert "Last lines of /var/log/ironserve/main.log:" in output
     assert served.status("h1")["note"] == "the engine exited with status 2"
+
+
+def test_a_load_that_an_operator_stops_is_stopped_and_no_failure(fleet):
+    fleet.model("h1", {"hang_in": "weights"})
+    fleet.profile("slow", flags={"max-num-seqs": 9})
+    command = fleet.command("-l", "h1", "-e", "profile=slow")
+    with subprocess.Popen(command, cwd=ROOT, env=fleet.environment(), stdout=subprocess.DEVNULL) as deploy:
+        loads = f"systemctl show -P StatusText {UNIT} | grep -q '^starting: loading weights'"
+        fleet.shell("h1", f"for n in $(seq 600); do {loads} && exit; sleep 0.1; done; exit 1")
+        deploy.kill()  # the controller is gone, the engine loads on
+    row = fleet.status("h1")
+    assert (row["status"], row["cause"].startswith("loading weights")) == ("starting", True)
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
+    row = fleet.status("h1")
+    assert (row["status"], row["cause"]) == ("stopped", "")
+    fleet.model("h1")
 
 
 @pytest.mark.parametrize(

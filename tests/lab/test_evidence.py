@@ -51,6 +51,7 @@ def test_a_start_that_exits_leaves_its_last_words_and_no_secret(fleet):
     assert result.returncode == 2
     found = fetched(fleet)
     assert found["summary"][0] == "main process exited with status 3; phase: loading weights"
+    assert found["took_s"] < 3  # nobody waits long for what an engine that is gone cannot show
     assert "the engine's last error: ValueError: '********' and ********" in found["summary"]
     assert "ValueError: '********' and ********" in "\n".join(found["log"]["tail"])
     assert (found["unit"]["ExecMainStatus"], found["environment"]["HF_HUB_OFFLINE"]) == ("3", "1")
@@ -99,6 +100,22 @@ def test_diagnose_tells_of_a_server_that_runs_and_leaves_it_alone(fleet):
     assert "EngineCore" in "".join(process["title"] for process in found["processes"].values())
     assert not [secret for secret in (API_KEY, TOKEN) if secret in result.stdout]
     assert fleet.main_pid("h1") == pid
+
+
+def test_diagnose_tells_the_phase_of_a_service_that_starts(fleet):
+    fleet.model("h1", {"hang_in": "weights"})
+    fleet.shell("h1", "systemctl restart --no-block ironserve-main")
+    loads = "tail -c 2000 /var/log/ironserve/main.log | grep -q 'Starting to load model'"
+    hangs = f"[ $(systemctl show -P ActiveState ironserve-main) = activating ] && {loads}"
+    fleet.shell("h1", f"for i in $(seq 300); do {hangs} && exit; sleep 0.1; done; exit 1")
+    result = fleet.play("-l", "h1", playbook="playbooks/diagnose.yml")
+    pid = fleet.main_pid("h1")
+    assert f"main process runs (pid {pid}, state S), unit is activating; phase: loading weights" in result.stdout
+    found = fetched(fleet)
+    assert found["phase"] == "loading weights"
+    assert all(line in result.stdout for line in found["summary"])
+    fleet.model("h1")
+    fleet.shell("h1", "systemctl stop ironserve-main")
 
 
 def test_five_files_stay_and_a_service_that_is_not_there_has_none(fleet):

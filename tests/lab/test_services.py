@@ -126,17 +126,30 @@ def test_a_change_of_one_restarts_that_one_only(two):
     assert two.pids()["embed"] == now["embed"]
 
 
-def test_a_failed_service_stops_the_hosts_further_ones(two):
+def test_a_failed_service_gets_its_last_good_release_back_and_the_others_are_not_touched(two):
     two.fleet.profile("bad", flags={"no-such-flag": True})
     two.fleet.profile("more", flags={"max-num-seqs": 4})
-    embed = two.pids()["embed"]
+    pids = two.pids()
     two.wanted = services(chat={"profile": "bad"}, embed={"profile": "more"})
     result = two.play(check=False)
     assert result.returncode == 2
     assert lines_with(result.stdout, ["h1", "chat", "bad", "failed"])
     assert lines_with(result.stdout, ["h1", "embed", "more", "not reached"])
     assert 'no service that the table calls "not reached"' in " ".join(result.stdout.split())
-    assert two.pids() == {"chat": 0, "embed": embed}
+    assert lines_with(result.stdout, ["h1", "chat", "put back: lab_vllm", "ready"])
+    now = two.pids()
+    assert now["embed"] == pids["embed"]
+    assert now["chat"] not in (0, pids["chat"])
+    assert two.fleet.complete("h1", port=8001)
+    assert two.fleet.complete("h1", model="embedder", port=8002)
+
+    # The other one fails now, after one that is deployed: what was said of each stays apart.
+    two.wanted = services(chat={"profile": "more"}, embed={"profile": "bad"})
+    result = two.play(check=False)
+    assert result.returncode == 2
+    assert lines_with(result.stdout, ["h1", "chat", "more", "ready"])
+    assert not lines_with(result.stdout, ["h1", "chat", "more", "put back"])
+    assert lines_with(result.stdout, ["h1", "embed", "bad", "failed", "put back: lab_vllm"])
     assert two.fleet.complete("h1", model="embedder", port=8002)
 
 

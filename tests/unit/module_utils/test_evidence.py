@@ -159,9 +159,10 @@ def test_a_py_spy_that_hangs_is_ended(py_spy):
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """A host whose state is in tmp_path, with a log and one GPU and secrets in its files."""
+    """A host whose state is in tmp_path, with a log, one GPU, secrets in its files and no process of the engine."""
     for name in ("STATE", "LOGS"):
         monkeypatch.setattr(host, name, tmp_path)
+    monkeypatch.setattr(evidence, "_of_unit", lambda table, unit: [])  # a test host beside may run a unit of that name
     monkeypatch.setattr(nvml, "look", lambda _: Reading("nvml", (Gpu(0, "GPU-1", memory_used_mib=7),)))
     for name in ("env", "config"):
         monkeypatch.setattr(secrets, f"{name}_path", lambda service, name=name: str(tmp_path / f"{service}.{name}"))

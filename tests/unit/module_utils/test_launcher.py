@@ -116,4 +116,4 @@ def test_a_helper_that_cannot_live_is_told_to_the_gate(launch, tmp_path):
     engine.wait(20)
     assert found["outcome"] == "no_helper"
     assert "the readiness helper cannot run" in found["detail"]
-    assert "TypeError" in found["detail"]
+    assert "could not convert string to float" in found["detail"]

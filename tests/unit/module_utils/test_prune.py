@@ -262,3 +262,13 @@ def test_a_host_without_ironserve_has_nothing_to_prune(tmp_path: Path):
     pruner = prune.Pruner(tmp_path / "none", tmp_path / "no-state", tmp_path / "no-units", tmp_path)
     assert pruner.carry_out(0, NOW).result()["changed"] is False
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_rollback_puts_back_stays_before_what_is_newer():
+    back = Release("main", Path("/r/back"), 1, NOW - 9 * DAY, frozenset({"old"}), (), way_back=True)
+    found = Found(
+        [env("now", 9), env("old", 9), env("new", 2)],
+        [release("active", 9, "now", roles=("active", "last-known-good")), back, release("failed", 2, "new")],
+    )
+    assert gone(found, keep=1) == {"new", "failed"}
+    assert gone(found, keep=0) == {"new", "failed", "old", "back"}

@@ -133,3 +133,27 @@ def test_proving_is_done_once():
 
 def test_changed_directives_leave_comments_out():
     assert changed_directives("# a\nA=1\nB=2", "# b\nA=1\nB=3") == ["- B=2", "+ B=3"]
+
+
+OLDER = {"release": WISHED, "activated": 7.5, "started": "8000000"}
+
+
+@pytest.mark.parametrize(
+    ("before", "show", "restart"),
+    [
+        (OLDER, {}, False),
+        ({**OLDER, "release": "another"}, {}, True),
+        (OLDER, {"ExecMainStartTimestampMonotonic": "9000000"}, True),
+        ({}, {}, True),
+    ],
+    ids=["its-own", "of-another-release", "started-since", "not-known"],
+)
+def test_an_activation_that_is_taken_back_restarts_nothing_if_the_old_process_still_runs(before, show, restart):
+    show = {**RUNNING, "ExecMainStartTimestampMonotonic": "8000000", **show}
+    newer = {**RELEASE, "release_id": "bbbbbbbbbbbb", "flags": {"n": 8}}
+    state = {"active": "bbbbbbbbbbbb-1", "unit": UNIT.replace("16", "8"), "current": False, "show": show}
+    back = decide(State(**{**vars(SETTLED), **state, "release": newer, "before": before}), "active", WISHED, RELEASE,
+                  UNIT, PATH)  # fmt: skip
+    assert back.actions == [f"write {PATH}", f"activate {WISHED}"]
+    assert back.result()["restart"] == restart
+    assert back.resumed_at == (None if restart else 7.5)

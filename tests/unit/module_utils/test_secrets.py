@@ -75,3 +75,11 @@ def test_files_are_read_as_they_were_written(env, flags):
 def test_files_that_are_not_there_or_that_somebody_edited():
     assert secrets.read("", "") == {"env": {}, "flags": {}}
     assert secrets.read("A=plain\n# no\n", "api-key: plain\n") == {"env": {"A": "plain"}, "flags": {"api-key": "plain"}}
+
+
+def test_the_names_in_the_files_are_those_that_a_release_has():
+    for engine in ("vllm", "sglang"):
+        placed = secrets.place(engine, "sk-secret", {"HF_TOKEN": 'a"b=c: d'}, {})
+        files = secrets.files("main", placed)
+        assert secrets.names_in("main", files) == set(secrets.names(placed))
+    assert secrets.names_in("main", secrets.files("main", None)) == set()

@@ -8,7 +8,8 @@ import pytest
 from ansible.module_utils.ironserve import gate, host, probe
 from ansible.module_utils.ironserve.services import Service
 
-RELEASE = {"service": "main", "engine": "vllm", "release_id": "r", "startup_timeout_s": 60, "env": {}}
+RELEASE = {"service": "main", "engine": "vllm", "release_id": "r", "profile": "p", "declared_profile": "p",
+           "lock_id": "l", "host_group": "g", "startup_timeout_s": 60, "env": {}}  # fmt: skip
 FAILED = {"ActiveState": "failed", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "2", "Result": "exit-code",
           "ExecMainStartTimestampMonotonic": "1000000"}  # fmt: skip
 KNOWN = {"id": "bad_flag", "engine": "vllm", "match": [r"unrecognized arguments: (?P<flag>\S+)"], "permanent": True,

@@ -124,6 +124,37 @@ def test_verdicts_of_a_deploy(rows, registered, check, verdict):
     assert [(row["host"], row["verdict"], row["note"]) for row in found] == [("h1", verdict, note)]
 
 
+@pytest.mark.parametrize(
+    ("back", "note"),
+    [
+        ({"verdict": "ready", "profile": "p", "release_id": "g"}, "put back: p (g), ready; no flag"),
+        ({"verdict": "kept", "profile": "p", "release_id": "g"}, "put back: p (g), never stopped; no flag"),
+        ({"verdict": "timeout", "profile": "p", "release_id": "g"}, "put back FAILED: p (g), timeout; no flag"),
+        ({"verdict": "error", "profile": "", "release_id": ""}, "put back FAILED; no flag"),
+        ({"verdict": "none", "profile": "", "release_id": ""}, "no flag"),
+    ],
+    ids=["ready", "kept", "failed", "broken", "none"],
+)
+@pytest.mark.parametrize("verdict", ["failed", "stalled", "timeout"])
+def test_what_was_put_back_is_told_beside_the_verdict_of_what_was_wished(rows, verdict, back, note):
+    registered = {
+        "serve_gates": {"main": {"verdict": verdict}, "main put back": {"verdict": "ready"}},
+        "serve_failures": {"main": "no flag"},
+        "serve_reverts": {"main": back},
+    }
+    seen = {"h1": {"deploy_resolved": RESOLVED, "serve_compared": DIFFERS, **registered}}
+    [row] = rows.deploy_rows(["h1"], seen, False)
+    assert (row["verdict"], row["note"], row["put_back"]) == (verdict, note, back)
+
+
+def test_a_rollback_has_a_row_for_each_service_that_was_chosen_for(rows):
+    chosen = {"serve_service": "main", "release": RELEASE, "reasons": ["flag --n: 2 -> 1"], "previous_id": "old"}
+    seen = {"h1": {"serve_chosen": {"results": [chosen]}, "serve_gates": READY}, "h2": {}}
+    [row] = rows.rollback_rows(["h1", "h2"], seen, False)
+    assert (row["profile"], row["verdict"], row["ready_s"], row["why"]) == ("p", "ready", 9.5, "flag --n: 2 -> 1")
+    assert rows.rollback_rows(["h1"], seen, True)[0]["verdict"] == "would change"
+
+
 def test_a_host_of_a_pruning_has_a_row_for_each_thing_and_one_for_all():
     spec = importlib.util.spec_from_file_location("ironserve_prune", ROOT / "plugins" / "filter" / "ironserve_prune.py")
     module = importlib.util.module_from_spec(spec)

@@ -51,6 +51,13 @@ def status(key: str, value: Any) -> None:
         raise BehaviourError(f"{key}: {value!r} is not an exit status (0 to 255)")
 
 
+def existing_file(key: str, value: Any) -> None:
+    """Accept the path of a file."""
+    of_type(str, "a path")(key, value)
+    if not Path(value).is_file():
+        raise BehaviourError(f"{key}: there is no file {value}")
+
+
 def of_type(kind: type, noun: str) -> Check:
     """Accept values of one type, called `noun` in the message."""
 
@@ -147,6 +154,7 @@ CHECKS: dict[str, Check] = {
         seconds=seconds,
         phase=of_type(str, "the name of a phase"),
         mib_per_s=more_than_zero,
+        file=existing_file,
         interval_s=more_than_zero,
     ),
     "gpu_mib": whole(0),

@@ -192,9 +192,8 @@ class Engine:
 
     def _shards(self) -> int:
         steady = self.behaviour.load_in("weights", "steady")
-        if steady:
-            return max(1, round(steady["seconds"] / steady.get("interval_s", 1.0)))
-        return int(self.behaviour.weights.get("shards", 4))
+        number = round(steady["seconds"] / steady.get("interval_s", 1.0)) if steady else None
+        return int(max(1, number) if number is not None else self.behaviour.weights.get("shards", 4))
 
     def say(self, event: str, **values: object) -> None:
         """Log the lines of an event."""

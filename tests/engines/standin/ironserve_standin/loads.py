@@ -9,7 +9,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, Callable
+from pathlib import Path
+from typing import IO, Any, Callable
 
 import setproctitle
 
@@ -37,31 +38,37 @@ def paced(duration_s: float, step_s: float) -> Iterator[float]:
 
 def silent_io(load: dict[str, Any], progress: Progress) -> None:
     """Read a file in pieces of 1 MiB, from the disk as far as the file system allows that."""
-    with read_pieces() as read_piece:
+    with pieces_of(load.get("file")) as read_piece:
         for share in paced(load["seconds"], 1 / load.get("mib_per_s", 8)):
             read_piece()
             progress(share)
 
 
 @contextlib.contextmanager
-def read_pieces() -> Iterator[Callable[[], None]]:
-    """Make a file without a name and give a function that reads its next MiB."""
-    # /tmp is often in memory, which no read from a disk comes of.
-    folder = "/var/tmp" if os.access("/var/tmp", os.W_OK) else None
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(FILE_MIB):
-            file.write(os.urandom(MIB))
-        file.flush()
-        os.fsync(file.fileno())  # only what is on the disk can be dropped from memory
-        place = 0
+def pieces_of(path: str | None) -> Iterator[Callable[[], None]]:
+    """Give a function that reads the next MiB of the file at `path`, or else of a file made for that."""
+    with Path(path).open("rb") if path else new_file() as file:
+        size, place = os.fstat(file.fileno()).st_size, 0
 
         def read_piece() -> None:
             nonlocal place
             os.posix_fadvise(file.fileno(), place, MIB, os.POSIX_FADV_DONTNEED)
             os.pread(file.fileno(), MIB, place)
-            place = (place + MIB) % (FILE_MIB * MIB)
+            place = place + MIB if place + MIB < size else 0
 
         yield read_piece
+
+
+def new_file() -> IO[bytes]:
+    """Make a file without a name; as far as this host has a disk for such files, it is there."""
+    # /tmp is often in memory, which no read from a disk comes of.
+    folder = "/var/tmp" if os.access("/var/tmp", os.W_OK) else None
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - who reads it closes it
+    for _ in range(FILE_MIB):
+        file.write(os.urandom(MIB))
+    file.flush()
+    os.fsync(file.fileno())  # only what is on the disk can be dropped from memory
+    return file
 
 
 def memory(load: dict[str, Any], progress: Progress) -> None:

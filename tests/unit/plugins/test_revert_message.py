@@ -1,0 +1,64 @@
+"""What a failed host says: its own verdict and that of what was put back, the worse one first."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+BACK = {"reverted_to": "r-1", "why": "", "changed": True, "release": {"profile": "p", "release_id": "r"}}
+STALLED = {"verdict": "stalled", "cause": "nothing moved", "msg": "main did not become ready: nothing moved\ntail"}
+NONE = {"reverted_to": "", "why": "no release was good on this host before", "release": {}, "changed": False}
+SKIPPED = {"skipped": True, "changed": False}
+WAY = "h1: to put another release back: ansible-playbook playbooks/rollback.yml -l h1 -e service=main -e release=ID"
+LEFT = "h1: ironserve-main.service was left as it is."
+STAYS = "h1: ironserve-main.service is stopped and stays so until the next deploy."
+
+
+@pytest.fixture(scope="module")
+def filters():
+    spec = importlib.util.spec_from_file_location("ironserve_revert", ROOT / "plugins/filter/ironserve_revert.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("answer", "stop", "stopped", "gate", "notes", "lines"),
+    [
+        (BACK, True, {}, {"verdict": "ready", "timings": {"ready": 34.2}}, [],
+         ["first", "h1: put back p (release r): ready after 34s", WAY]),
+        (BACK, True, {}, STALLED, ["GPUs not freed: x"],
+         ["h1: put back p (release r) FAILED TOO: nothing moved", "first", "h1: what was put back: "
+          "main did not become ready: nothing moved", "tail", STAYS, "h1: on the way: GPUs not freed: x", WAY]),
+        (NONE, True, {}, {}, [], ["first", "h1: no release was good on this host before: the unit is stopped", STAYS,
+                                  WAY]),
+        (BACK, False, SKIPPED, {}, [], ["first", "h1: ironserve-main.service was left as it is, and p (release r) is "
+                                        "its active release again: nothing was stopped."]),
+        ({**BACK, "changed": False}, False, SKIPPED, {}, [], ["first", LEFT]),
+        (SKIPPED, False, SKIPPED, {}, [], ["first", LEFT]),
+        ({"failed": True, "msg": "disk full"}, True, {}, {}, [],
+         ["h1: THE LAST GOOD RELEASE COULD NOT BE PUT BACK: disk full", "first",
+          "h1: see what runs: ansible-playbook playbooks/status.yml -l h1", WAY]),
+        (SKIPPED, True, {"failed": True, "msg": "pid 7 stays"}, {}, [],
+         ["h1: THE LAST GOOD RELEASE COULD NOT BE PUT BACK: it could not be stopped: pid 7 stays", "first",
+          "h1: see what runs: ansible-playbook playbooks/status.yml -l h1", WAY]),
+    ],
+    ids=["ready", "failed-too", "none", "never-stopped", "nothing-to-do", "left", "broken", "not-stopped"],
+)  # fmt: skip
+def test_both_verdicts_are_told(filters, answer, stop, stopped, gate, notes, lines):
+    back = filters.reverted(answer, stop, stopped, gate, notes)
+    assert filters.failure("first", "h1", "main", {"main": back}, []).splitlines() == lines
+
+
+def test_what_a_takeover_stopped_is_told_last(filters):
+    back = {"main": filters.reverted(NONE, True, {}, {}, [])}
+    last = filters.failure("first", "h1", "main", back, ["systemctl start x"]).splitlines()[-1]
+    assert last == "h1: the takeover stopped something; bring it back by: systemctl start x"
+
+
+def test_services_without_a_way_back_are_told_with_host_and_name(filters):
+    results = [{**BACK, "serve_service": "a"}, {**NONE, "serve_service": "b"}, {"msg": "no", "serve_service": "c"}]
+    assert filters.rollback_problems(results, "h1") == [f"h1, b: {NONE['why']}", "h1, c: no"]
