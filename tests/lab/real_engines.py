@@ -43,6 +43,7 @@ class Engine(NamedTuple):
         death: how message or error name a core that was killed.
         ended_note: what status says when the core of a server was killed.
         bad_model: a model that it refuses early; one of an unknown architecture SGLang refuses after half of its start.
+        hang_shows: a shell condition that holds once a server that hangs over a request shows that it does.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Engine(NamedTuple):
     death: str
     ended_note: str
     bad_model: BadModel
+    hang_shows: str
 
     def dead(self, pid: int) -> re.Pattern[str]:
         """What message or error have to say of a core of this pid that was killed."""
@@ -67,7 +69,7 @@ VLLM = Engine(
     late="[CG]PU KV cache size",
     hangs_in="joining ranks",
     usage="vllm:",
-    death=r"VLLM::EngineCore \(pid PID\) died|Failed core proc\(s\): \{'EngineCore': -9\}",
+    death=r"VLLM::EngineCore? \(pid PID\) died|Failed core proc\(s\): \{'EngineCore': -9\}",
     ended_note="the engine exited with status 0|loads again",
     bad_model=BadModel(
         path="/srv/unknown",
@@ -75,6 +77,8 @@ VLLM = Engine(
         error="pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
         cause="This version of the engine does not know the model's architecture (NobodyKnowsForCausalLM).",
     ),
+    # Its health endpoint says 200 all the time: only the helper knows.
+    hang_shows=f"systemctl show -P StatusText {UNIT} | grep -q 'ended after'",
 )
 SGLANG = Engine(
     name="sglang",
@@ -91,6 +95,7 @@ SGLANG = Engine(
         error="OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/srv/leaves'.",
         cause="The folder /srv/leaves is not on the host",
     ),
+    hang_shows="true",
 )
 
 AMBUSH = r"""
@@ -293,11 +298,6 @@ class RealFleet(Fleet):
         script = f"for i in $(seq {seconds * 10}); do {condition} && exit; sleep 0.1; done; exit 1"
         found = self.lab.exec("h1", ["sh", "-c", script], check=False)
         assert found.returncode == 0, f"{condition}: not in {seconds} s\n{self.shell('h1', f'systemctl status {UNIT}')}"
-
-    def wait_for_another(self, pid: int, seconds: int) -> None:
-        """Wait until another process than this one serves."""
-        self.wait(f"p=$(systemctl show -P MainPID {UNIT}) && [ $p != 0 ] && [ $p != {pid} ]", seconds)
-        self.wait(f"[ $(systemctl show -P ActiveState {UNIT}) = active ]", seconds)
 
     def stream(self) -> str:
         """Ask for more tokens than come in a moment and wait for the first; the file that they go to on the host."""
