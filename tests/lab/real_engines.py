@@ -74,7 +74,7 @@ VLLM = Engine(
     bad_model=BadModel(
         path="/srv/unknown",
         edit="sed -i s/LlamaForCausalLM/NobodyKnowsForCausalLM/ /srv/unknown/config.json",
-        error="pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+        error="Value error, Model architectures ['NobodyKnowsForCausalLM'] are not supported for now.",
         cause="This version of the engine does not know the model's architecture (NobodyKnowsForCausalLM).",
     ),
     # Its health endpoint says 200 all the time: only the helper knows.
@@ -86,7 +86,7 @@ SGLANG = Engine(
     stopped="sglang::scheduler",
     late="max_total_num_tokens=",
     hangs_in="joining ranks",
-    usage="launch_server.py:",
+    usage="sglang serve:",
     death=r"sglang::scheduler \(pid PID\) died|exit code: -9",
     ended_note="the engine was killed by SIGKILL|loads again",
     bad_model=BadModel(
@@ -138,6 +138,8 @@ if not found:
     sys.exit("no such process, or no such line in its log")
 main = int(subprocess.check_output(["systemctl", "show", "-P", "MainPID", unit], text=True))
 main_ticks = ticks(main)
+if "first" in asked:
+    subprocess.run(["sh", "-c", asked["first"]], check=True, timeout=60)
 if asked["signal"]:
     process = os.pidfd_open(found[0])
     assert ticks(found[0]) == found[1]
@@ -187,6 +189,15 @@ while time.monotonic() < ends and phase != "serving":
 print(json.dumps({"silent_s": silent, "still_s": still, "what": what}), flush=True)
 """
 """Tells of a start, watched to its end, the longest silence of its log and the longest time without any signal."""
+
+
+REQUEST = {"model": "tiny", "prompt": "Hello", "max_tokens": 900, "ignore_eos": True, "stream": True}
+STREAM = f"""
+curl -sN http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' -d '{json.dumps(REQUEST)}' \
+    > /srv/stream 2>/dev/null &
+until [ -s /srv/stream ]; do sleep 0.02; done
+"""
+"""Asks for tokens that take seconds to come, and ends when the first one is in /srv/stream."""
 
 
 class OnHost:
@@ -298,14 +309,6 @@ class RealFleet(Fleet):
         script = f"for i in $(seq {seconds * 10}); do {condition} && exit; sleep 0.1; done; exit 1"
         found = self.lab.exec("h1", ["sh", "-c", script], check=False)
         assert found.returncode == 0, f"{condition}: not in {seconds} s\n{self.shell('h1', f'systemctl status {UNIT}')}"
-
-    def stream(self) -> str:
-        """Ask for more tokens than come in a moment and wait for the first; the file that they go to on the host."""
-        request = {"model": "tiny", "prompt": "Hello", "max_tokens": 900, "ignore_eos": True, "stream": True}
-        ask = "curl -sN http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json'"
-        self.shell("h1", f"nohup {ask} -d '{json.dumps(request)}' > /srv/stream 2>/dev/null &")
-        self.wait("[ -s /srv/stream ]", 30)
-        return "/srv/stream"
 
 
 def real_host(lab: Any, engine: Engine) -> None:
