@@ -15,7 +15,7 @@ from deploys import BIN, ROOT, UNIT, Fleet
 
 STALL_S = 15
 """stall_timeout_s of profiles whose start is made to hang."""
-WATCHDOG_S = 20
+WATCHDOG_S = 16
 BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines")
 
 
@@ -38,9 +38,9 @@ class Engine(NamedTuple):
         core: title of the process that drives the model.
         stopped: title of the process that runs the model.
         late: a line of its log after the weights and before it serves.
-        hangs_in: the phase in which a start is whose model process just took its title.
+        hangs_in: the phases in which a start may be whose model process just took its title.
         usage: how the last line of argparse's usage begins.
-        death: how message or error name a core that was killed.
+        death: how the message, with the last lines of the log, names a core that was killed. vLLM may just end.
         ended_note: what status says when the core of a server was killed.
         bad_model: a model that it refuses early; one of an unknown architecture SGLang refuses after half of its start.
         hang_shows: a shell condition that holds once a server that hangs over a request shows that it does.
@@ -50,7 +50,7 @@ class Engine(NamedTuple):
     core: str
     stopped: str
     late: str
-    hangs_in: str
+    hangs_in: tuple[str, ...]
     usage: str
     death: str
     ended_note: str
@@ -58,7 +58,7 @@ class Engine(NamedTuple):
     hang_shows: str
 
     def dead(self, pid: int) -> re.Pattern[str]:
-        """What message or error have to say of a core of this pid that was killed."""
+        """What the message has to say of a core of this pid that was killed."""
         return re.compile(self.death.replace("PID", str(pid)))
 
 
@@ -67,9 +67,9 @@ VLLM = Engine(
     core="VLLM::EngineCore",
     stopped="VLLM::Worker",
     late="[CG]PU KV cache size",
-    hangs_in="joining ranks",
+    hangs_in=("joining ranks", "loading weights"),
     usage="vllm:",
-    death=r"VLLM::EngineCore? \(pid PID\) died|Failed core proc\(s\): \{'EngineCore': -9\}",
+    death=r"VLLM::EngineCore? \(pid PID\) died|\{'EngineCore': -9\}|the engine exited with status 1",
     ended_note="the engine exited with status 0|loads again",
     bad_model=BadModel(
         path="/srv/unknown",
@@ -85,9 +85,9 @@ SGLANG = Engine(
     core="sglang::scheduler",
     stopped="sglang::scheduler",
     late="max_total_num_tokens=",
-    hangs_in="joining ranks",
+    hangs_in=("joining ranks", "loading weights"),
     usage="sglang serve:",
-    death=r"sglang::scheduler \(pid PID\) died|exit code: -9",
+    death=r"sglang::scheduler \(pid PID\) died|exit code:? -9",
     ended_note="the engine was killed by SIGKILL|loads again",
     bad_model=BadModel(
         path="/srv/leaves",

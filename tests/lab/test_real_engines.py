@@ -90,7 +90,7 @@ def test_a_start_whose_core_is_killed_fails_at_once_and_says_who_died(real, meas
     measured(verdict=record["verdict"], cause=record["reason"], error=error(result.stdout), verdict_s=verdict_s, **told)
     assert result.returncode == 2
     assert record["verdict"] == "failed"
-    assert real.engine.dead(told["pid"]).search(f"{record['reason']}\n{error(result.stdout)}")
+    assert real.engine.dead(told["pid"]).search(result.stdout)
     due_s = min(told.get("ended_s", GRACE_S), GRACE_S) + WITHIN_S
     assert told.get("found_s", 0) <= due_s
     assert verdict_s <= due_s + TURN_S
@@ -112,8 +112,8 @@ def test_a_start_whose_model_process_is_stopped_is_stalled_after_the_limit_and_n
     # What moved last moved up to two seconds before the signal: one between looks, one that a rate is taken over.
     assert STALL_S - 2 <= told["found_s"] <= STALL_S + 5
     assert verdict_s <= STALL_S + 5 + TURN_S
-    assert evidence["phase"] == real.engine.hangs_in
-    assert f"in phase: {real.engine.hangs_in}" in result.stdout
+    assert evidence["phase"] in real.engine.hangs_in
+    assert f"in phase: {evidence['phase']}" in result.stdout
     assert evidence["processes"][str(told["pid"])]["state"] == "T"
     assert real.main_pid("h1") == 0
 
@@ -152,7 +152,7 @@ def test_a_healthy_start_is_never_stalled_however_long_its_log_is_silent(real, m
     assert real.record()["verdict"] == "ready"
     # Else this shows nothing: the log alone would have called it hung, and what moved beside it did not.
     assert started["silent_s"] > 2 * started["still_s"]
-    assert real.status("h1")["status"] == "ready"
+    assert real.complete("h1")["usage"]["completion_tokens"] == 3
 
 
 def test_a_server_whose_core_is_killed_is_told_and_started_again(real, measured, serving):
