@@ -90,9 +90,11 @@ class Service:
             raise RuntimeError(
                 f"release {expected or 'any'} is not active on this host, {active or 'none'} is: deploy it"
             )
-        changed = bool(cursor.get("changed"))
+        changed, asked_at = bool(cursor.get("changed")), 0.0
         if not cursor:
+            now = time.monotonic()
             changed = self._start_or_attach()
+            asked_at = now if changed else 0.0
         release = self.releases.active_release()
         gate = Gate(
             release,
@@ -100,6 +102,7 @@ class Service:
             self.releases.is_current,
             self.secrets,
             cleanup=cleanup,
+            asked_at=asked_at,
         )
         verdict = gate.watch(slice_s)
         if verdict.verdict in BAD and self._was_stopped(cursor):

@@ -73,5 +73,6 @@ def test_hosts_of_a_group_that_would_go_back_to_different_releases_are_told(filt
     assert filters.rollback_split(list(same), same) == []
     split = {"h1": host("b"), "h2": host("a"), "h3": host("a")}
     assert filters.rollback_split(list(split), split) == [
-        "main would go back to pb (b) on h1 and pa (a) on h2, h3: say which, -e release=ID, or take the hosts apart with -l"
+        "main would go back to pb (b) on h1 and pa (a) on h2, h3: "
+        "say which, -e release=ID, or take the hosts apart with -l"
     ]
