@@ -566,7 +566,11 @@ class Host:
 
 
 def run(
-    lab: Any, folder: Path, wanted: Sequence[Scenario], hosts: Sequence[str], say: Callable[[Outcome], None]
+    lab: Any,
+    folder: Path,
+    wanted: Sequence[Scenario],
+    hosts: Sequence[str],
+    say: Callable[[Outcome], object] = lambda outcome: None,
 ) -> list[Outcome]:
     """Run scenarios on hosts that see the stand-in's wheels, one after the other on each; ``say`` hears of each."""
     outcomes: list[Outcome] = []
