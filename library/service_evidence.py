@@ -44,6 +44,13 @@ evidence_file:
   returned: always
   type: str
   sample: /var/lib/ironserve/main/evidence/20261130T040434Z-ea4d454e55ef-0f1e2d3c4b5a.json.gz
+evidence_of_helper:
+  description:
+    - Files of what the engine showed each time since the last call that its readiness helper or the watchdog ended it,
+      while no gate watched. They are among the five that stay.
+  returned: always
+  type: list
+  elements: str
 evidence_summary:
   description: At most ten lines of it.
   returned: always
@@ -65,7 +72,7 @@ def main() -> None:
     name = module.params["service"]
     if not systemd.SERVICE_NAME.fullmatch(name):
         module.fail_json(msg=f'"{name}" {systemd.SERVICE_NAME_RULE}')
-    path = ""
+    path, adopted = "", []
     try:
         releases = Releases(name)
         release = releases.active_release()
@@ -79,10 +86,17 @@ def main() -> None:
             signals = probe.signals(name, show.get("InvocationID", ""), time.monotonic())
             found = evidence.collect(name, release, known, reading, signals)
             lines = symptoms.summary(found)
-            path = "" if module.check_mode else str(evidence.write(releases.folder / "evidence", found))
+            if not module.check_mode:
+                adopted = [str(adopted) for adopted in evidence.adopt(name)]
+                path = str(evidence.write(releases.folder / "evidence", found))
     except (OSError, RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"no evidence of service {name} was collected: {error}")
-    module.exit_json(changed=bool(path), evidence_file=path, evidence_summary=lines)
+    if adopted:
+        lines = [
+            *lines[: symptoms.LINES - 1],
+            f"ended since by its helper or the watchdog: {len(adopted)} times, see the files",
+        ]
+    module.exit_json(changed=bool(path), evidence_file=path, evidence_summary=lines, evidence_of_helper=adopted)
 
 
 if __name__ == "__main__":

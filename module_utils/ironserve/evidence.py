@@ -202,6 +202,24 @@ def keep(
     return {"evidence_file": str(path), "evidence_summary": summary(found), "notices": []}
 
 
+def by_helper(service: str) -> Path:
+    """Where the readiness helper keeps what an engine showed that it ends while no gate watches."""
+    return host.RUNTIME / service / "evidence"
+
+
+def adopt(service: str) -> list[Path]:
+    """Take what the helper kept to the rest. The folder is the service user's: only plain files of it are taken."""
+    adopted = []
+    for left in sorted(by_helper(service).glob("*.json.gz"))[-KEPT:]:
+        content = host.read_foreign_bytes(left, 8 * PART_BYTES)
+        if content is not None:
+            path = host.STATE / service / "evidence" / left.name
+            host.write_bytes(path, content, mode=0o640)
+            adopted.append(path)
+        left.unlink()
+    return adopted
+
+
 def known_secrets(service: str) -> list[str]:
     """The secrets in the host's own files, which a call that gets none has to hide as well."""
     env, config = (host.read_text(Path(path(service))) or "" for path in (secrets.env_path, secrets.config_path))

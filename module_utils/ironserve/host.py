@@ -111,14 +111,18 @@ def read_text(path: Path) -> str | None:
 
 def read_foreign(path: Path, limit: int = 65536) -> str | None:
     """A file that another user may have put there: a plain one, its beginning; anything else is as if it were not."""
+    content = read_foreign_bytes(path, limit)
+    return None if content is None else content.decode(errors="replace")
+
+
+def read_foreign_bytes(path: Path, limit: int) -> bytes | None:
+    """As :func:`read_foreign`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return file.read(limit).decode(errors="replace")
+        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
 
 def read_bytes(path: Path) -> bytes | None:

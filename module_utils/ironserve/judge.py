@@ -26,6 +26,8 @@ SERVING_LOST_GRACE_S = 30.0
 """One that served gets the time to end by itself, with its own words in its log."""
 INCOMPLETE_GRACE_S = 5.0
 
+START_LIMIT = "systemd gave up: it was started too often in a short time"
+
 BAD = ("failed", "stalled", "timeout")
 
 REPETITION_TOKENS = 8
@@ -107,7 +109,7 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
         startup_timeout_s: seconds a start may take in all.
     """
     if show.get("Result") == "start-limit-hit":
-        return Verdict("failed", "systemd gave up: it was started too often in a short time")
+        return Verdict("failed", START_LIMIT)
     state, ended = show.get("ActiveState", ""), exit_text(show)
     running = show.get("MainPID", "0") != "0"
     queued = bool(show.get("Job"))  # systemd has not come to it yet: what it shows is the start before

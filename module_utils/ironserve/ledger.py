@@ -73,9 +73,21 @@ def good_releases(
 
 
 def record(
-    release: Mapping[str, Any], staged_id: str, verdict: str, reason: str, timings: Mapping[str, float], at: str
+    release: Mapping[str, Any],
+    start: Mapping[str, str],
+    verdict: str,
+    reason: str,
+    timings: Mapping[str, float],
 ) -> str:
-    """A line for the ledger; ``staged_id`` is the folder of the release."""
+    """A line for the ledger.
+
+    Args:
+        release: what was launched.
+        start: ``at`` (when), ``staged_id`` (the release's folder) and ``invocation`` (systemd's id of the start).
+        verdict: the gate's, or ``stopped`` where somebody stopped it before there was one.
+        reason: of a verdict that is not ``ready``.
+        timings: seconds to each phase.
+    """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
-    entry = {"at": at, "staged_id": staged_id, **{key: release[key] for key in kept}}
-    return json.dumps({**entry, "verdict": verdict, "reason": reason, "timings": timings}, sort_keys=True) + "\n"
+    entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
+    return json.dumps(entry, sort_keys=True) + "\n"

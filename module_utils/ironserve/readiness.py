@@ -15,11 +15,12 @@ import re
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from . import host, notify, nvml, probe
+from . import evidence, host, notify, nvml, probe
 from .engines import ENGINES
 from .judge import BAD, Seen, Verdict, judge_ranks, judge_start
 from .ranks import node_rank
@@ -158,6 +159,7 @@ class Helper:
         every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
         self.say("READY=1", "STATUS=serving")
         moved_at = next_look = ranks_at = self.clock()
+        evidence_of = 0.0
         while self.alive():
             now = self.clock()
             if not self._found().get("outcome") and not self.is_follower:
@@ -175,6 +177,9 @@ class Helper:
                     self.say("WATCHDOG=1", f"STATUS=serving, {what}")
                 else:
                     silent_s = self.clock() - moved_at
+                    if silent_s >= self.watchdog_s / 2 and evidence_of != moved_at:  # once, before systemd strikes
+                        evidence_of = moved_at
+                        self._keep_evidence()
                     self.say(f"STATUS={what} for {silent_s:.0f} s; ended after {self.watchdog_s:.0f} s of that")
                 next_look = self.clock() + every_s
             self.sleep(POLL_S)
@@ -206,11 +211,23 @@ class Helper:
         path = probe.start_path(self.release["service"], self.invocation)
         host.write_text(path, json.dumps({"at": at, **seen._asdict()}))
 
+    def _keep_evidence(self) -> None:
+        """Keep what the engine shows, where nobody else will: it is about to be ended, and no gate watches."""
+        service, start = self.release["service"], self.watched
+        try:
+            known, signals = evidence.known_secrets(service), start.progress.plain(self.clock())
+            found = evidence.collect(service, self.release, known, start.reading, signals)
+            evidence.write(evidence.by_helper(service), found)
+        except Exception:
+            traceback.print_exc()  # into the helper's log; the engine is ended all the same
+
     def _end(self, verdict: Verdict) -> None:
         """Say why, then kill the engine: the process that this helper was started for, and no other."""
         finding = probe.end_path(self.release["service"], self.invocation)
         host.write_text(finding, json.dumps({"outcome": verdict.verdict, "detail": verdict.reason, "final": True}))
         gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
+        if not gate.exists():
+            self._keep_evidence()
         until = self.clock() + EVIDENCE_S
         while gate.exists() and self.alive() and self.clock() < until:
             self.sleep(POLL_S)

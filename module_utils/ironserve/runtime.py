@@ -16,22 +16,29 @@ from types import ModuleType
 from . import (
     aside,
     engines,
+    evidence,
     gpus,
+    holders,
     host,
     judge,
     launcher,
+    lineage,
     logs,
     notify,
     nvml,
     ports,
     probe,
+    problems,
     processes,
     progress,
     ranks,
+    readback,
     readiness,
+    secrets,
     slices,
     smi,
     start,
+    symptoms,
     systemd,
     vitals,
 )  # fmt: skip
@@ -54,8 +61,9 @@ LOGROTATE_TEXT = """\
 """
 
 MODULES: tuple[ModuleType, ...] = (
-    aside, engines, sglang, vllm, gpus, host, judge, launcher, logs, notify, nvml, ports, probe, processes, progress,
-    ranks, readiness, slices, smi, start, systemd, vitals,
+    aside, engines, sglang, vllm, evidence, gpus, holders, host, judge, launcher, lineage, logs, notify, nvml,
+    ports, probe, problems, processes, progress, ranks, readback, readiness, secrets, slices, smi, start, symptoms,
+    systemd, vitals,
 )  # fmt: skip
 
 STARTED_BY = "import sys\n\nfrom ironserve.launcher import main\n\nmain(sys.argv)\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import evidence, host, ledger, probe, secrets, systemd
 from .gate import Gate
-from .judge import BAD
+from .judge import BAD, START_LIMIT
 from .releases import Releases
 from .slices import SLICE_S, duration
 from .systemd import exit_text
@@ -120,6 +120,8 @@ class Service:
                 "phase": phase,
                 "progress": gate.reading.progress,
                 "expected_s": ledger.expected_s(records, release["release_id"]),
+                # Since the engine began: neither the end of an older one nor a late attachment counts.
+                **({"elapsed_s": gate.elapsed_s()} if gate.elapsed_s() else {}),
                 "cursor": {"changed": changed, "gate": gate.cursor()},
             },
         }
@@ -143,8 +145,9 @@ class Service:
             timeout_s: seconds that the stop may take.
             reason: why the active release was not even started; the ledger keeps it as a failed launch.
         """
-        changed = bool(cursor.get("changed"))
+        changed, unjudged = bool(cursor.get("changed")), bool(cursor.get("unjudged"))
         if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
+            unjudged = unjudged or self._is_unjudged()
             changed = self._stop() or changed
             cursor = {}
         began = cursor.get("began", time.monotonic())
@@ -158,8 +161,10 @@ class Service:
                 f"systemctl status {self.unit} shows its processes"
             )
         notices: list[str] = []
-        if stopped and reason and not self.check:
-            notices = self._record(self.releases.active_release(), "failed", reason, {})
+        if stopped and not self.check and (reason or unjudged):
+            verdict, why = ("failed", reason) if reason else ("stopped", "stopped before there was a verdict")
+            notices = self._record(self.releases.active_release(), verdict, why, {})
+            host.forget_starts(self.unit)  # how it ended, killed perhaps, is not how it failed
         return {
             "changed": changed,
             "notices": notices,
@@ -168,7 +173,7 @@ class Service:
                 "phase": "stopping",
                 "progress": "",
                 "expected_s": None,
-                "cursor": {"changed": changed, "began": began, "boot": host.boot_id()},
+                "cursor": {"changed": changed, "unjudged": unjudged, "began": began, "boot": host.boot_id()},
             },
         }
 
@@ -184,14 +189,15 @@ class Service:
         last = records[-1] if records else None
         is_busy = health in BUSY and told.startswith("serving")
         status = status_word(show, active, proven, health == 200 or is_busy, last)
-        cause = str(last.get("reason", "")) if last and status == "failed" else ""
+        cause = self._why_failed(show, last) if status == "failed" else ""
         if status == "ready" and is_busy:
             cause = f"busy: its health endpoint says {health}, and tokens come"
         elif status == "ready" and told and not told.startswith("serving"):
             status, cause = "unhealthy", told  # the helper asks for tokens; a health endpoint may well say 200
         elif status == "starting" and active == good and not self.releases.drop_in.exists():
-            ended = exit_text(show) if show.get("SubState") == "auto-restart" else None
-            cause = f"the engine {ended}; systemd starts it again" if ended else "it passed the gate, and loads again"
+            cause = "it passed the gate, and loads again"
+            if show.get("SubState") == "auto-restart":
+                cause = f"{self._why_failed(show, None)}; systemd starts it again"
         if status == "starting" and show.get("SubState") != "auto-restart":
             cause = "; ".join(filter(None, [cause, told.partition(": ")[2]]))
         return {
@@ -216,6 +222,15 @@ class Service:
             "enabled": show.get("UnitFileState") == "enabled",
             "restarts": int(show.get("NRestarts") or 0),
         }
+
+    def _why_failed(self, show: Mapping[str, str], last: Mapping[str, Any] | None) -> str:
+        """Why a service is off that nobody stopped."""
+        if last and last.get("verdict") in BAD:
+            return str(last.get("reason", ""))
+        if show.get("Result") == "start-limit-hit":
+            return START_LIMIT
+        found = probe.read(self.name, show.get("InvocationID", ""))
+        return str(found.get("detail")) if found.get("final") else f"the engine {exit_text(show) or 'ended'}"
 
     def serves_active(self) -> bool:
         """A process of the active release is there. One that systemd is about to start again after a crash is none."""
@@ -267,6 +282,12 @@ class Service:
             host.systemctl("daemon-reload")
         return True
 
+    def _is_unjudged(self) -> bool:
+        """Whether a start is under way that the gate has not judged: an operator stops it."""
+        show, records = host.show(self.unit), self._records()
+        judged = records and records[-1].get("invocation") == show.get("InvocationID")
+        return self.releases.drop_in.exists() and show.get("MainPID", "0") != "0" and not judged
+
     def _end_unproven(self) -> None:
         """End a server that never passed the gate: it serves nobody, and one that loads may not hear SIGTERM."""
         host.systemctl("stop", "--no-block", self.unit)
@@ -287,8 +308,12 @@ class Service:
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         try:
             with self.ledger.open("a") as file:
-                active = host.link_target(self.releases.folder / "active") or ""
-                file.write(ledger.record(release, active, verdict, reason, timings, at))
+                start = {
+                    "at": at,
+                    "staged_id": host.link_target(self.releases.folder / "active") or "",
+                    "invocation": host.show(self.unit).get("InvocationID", ""),
+                }
+                file.write(ledger.record(release, start, verdict, reason, timings))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []

@@ -5,6 +5,8 @@ for every change. A module takes the arguments ``slice_s`` and ``cursor`` and an
 
     {"done": bool, "phase": str, "progress": str, "expected_s": float or None, "cursor": {...}}
 
+and with ``elapsed_s`` where the work began at another time than the first call.
+
 ``cursor`` is opaque to all but the module. The action plugin of the module's name calls :func:`drive`.
 """
 
@@ -92,5 +94,6 @@ def drive(
         now = clock()
         here = (state["phase"], state["progress"])
         if here != said or now - said_at >= SAY_EVERY_S:
-            say(line(host, subject, state["phase"], state["progress"], now - began, state.get("expected_s")))
+            elapsed_s = state.get("elapsed_s", now - began)
+            say(line(host, subject, state["phase"], state["progress"], elapsed_s, state.get("expected_s")))
             said, said_at = here, now

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible.module_utils.ironserve import systemd
+from ansible.module_utils.ironserve.judge import START_LIMIT
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, UNIT, Fleet, standin_hosts
+from deploys import ROOT, UNIT, Fleet, lines_with, standin_hosts
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +169,23 @@ def test_case_40_limits_are_those_of_the_unit_and_a_lower_one_fails_the_gate(ser
     served.shell("h1", f"rm -r {override} && systemctl daemon-reload")
     assert result.returncode == 2
     assert "max open files: 2000 (hard 2000), and the unit asks for 8192" in result.stdout
+
+
+def test_case_41_restarts_end_after_three_failed_loads_and_a_deploy_starts_all_the_same(served):
+    text = served.shell("h1", f"cat /etc/systemd/system/{UNIT}")
+    said = {
+        key: int(value) for key, value in re.findall(r"^(StartLimit\w+|RestartSec|TimeoutStartSec)=(\d+)", text, re.M)
+    }
+    startup_s = yaml.safe_load((ROOT / "profiles" / "lab_vllm.yml").read_text())["startup_timeout_s"]
+    for fails_after_s in (120, startup_s):  # the case's, and the longest load
+        assert said["StartLimitIntervalSec"] > said["StartLimitBurst"] * (fails_after_s + said["RestartSec"])
+    assert said["TimeoutStartSec"] > startup_s  # case 31: only the helper ends a start
+    assert show(served, "Restart") == "always"  # case 29: an engine that dies may exit with status 0
+    served.shell("h1", f"for n in 1 2 3 4 5; do systemctl restart {UNIT} || exit 0; done")
+    assert show(served, "Result") == "start-limit-hit"
+    row = served.status("h1")
+    assert (row["status"], row["cause"]) == ("failed", START_LIMIT)
+    assert lines_with(served.play("-l", "h1").stdout, ["h1", "main", "ready"])
 
 
 def test_the_engine_is_the_main_process_and_hears_nothing_of_systemds_channel(served):

@@ -159,7 +159,10 @@ def test_the_ledger_survives_a_cut_off_line():
         "lock_id": "l",
         "host_group": "g",
     }
-    text = ledger.record(release, "r-1", "ready", "", {"ready": 50.0}, "t") + '{"release_id": "r", "verd'
+    text = (
+        ledger.record(release, {"at": "t", "staged_id": "r-1"}, "ready", "", {"ready": 50.0})
+        + '{"release_id": "r", "verd'
+    )
     records = ledger.parse(text)
     assert [entry["staged_id"] for entry in records] == ["r-1"]
     assert ledger.expected_s(records, "r") == 50.0
