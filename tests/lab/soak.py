@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -441,6 +441,26 @@ class Outcome:
         return f"{self.line()}\n{problems}\n  again: {again}\n  {json.dumps(asdict(self.scenario))}\n{self.said}"
 
 
+def differences(one: Scenario, verdict: str, status: int, said: str, evidence: Collection[Path]) -> list[str]:
+    """In what a deploy differs from the truth.
+
+    Args:
+        one: what was deployed.
+        verdict: that of the report.
+        status: the exit status of the run.
+        said: what it printed, with single blanks.
+        evidence: the files that it fetched.
+    """
+    found = {
+        f"the verdict is {verdict} and not {one.truth}": verdict != one.truth,
+        f"the run ended with status {status}": (status == 0) != (one.truth == "ready"),
+        f"the message does not name the phase {one.phase}": one.phase and f"in phase: {one.phase}" not in said,
+        f"nothing says: {one.told}": one.told not in said,
+        "no evidence was fetched": verdict in BAD and not evidence,
+    }
+    return [problem for problem, holds in found.items() if holds]
+
+
 @dataclass(frozen=True)
 class Served:
     """A release that was good on a host."""
@@ -494,7 +514,7 @@ class Host:
 
     def deploy(self, one: Scenario, outcome: Outcome) -> None:
         """Deploy, and compare what is said with the truth."""
-        problems, evidence = outcome.problems, self.evidence()
+        evidence = self.evidence()
         self.fleet.profile(one.name, **one.profile())
         self.fleet.model(self.name, one.standin())
         self.fleet.report("deploy").unlink(missing_ok=True)
@@ -502,16 +522,7 @@ class Host:
         outcome.said = result.stdout + result.stderr
         said = " ".join(outcome.said.split())
         outcome.verdict = self.fleet.rows("deploy")[self.name]["verdict"]
-        if outcome.verdict != one.truth:
-            problems.append(f"the verdict is {outcome.verdict} and not {one.truth}")
-        if (result.returncode == 0) != (one.truth == "ready"):
-            problems.append(f"the run ended with status {result.returncode}")
-        if one.phase and f"in phase: {one.phase}" not in said:
-            problems.append(f"the message does not name the phase {one.phase}")
-        if one.told not in said:
-            problems.append(f"nothing says: {one.told}")
-        if outcome.verdict in BAD and not self.evidence() - evidence:
-            problems.append("no evidence was fetched")
+        outcome.problems += differences(one, outcome.verdict, result.returncode, said, self.evidence() - evidence)
         if outcome.verdict == "stalled":
             outcome.late_s = self.late_s(one, said)
 

@@ -15,10 +15,15 @@ SCENARIOS = soak.scenarios(soak.SEED, len(soak.KINDS))
 
 
 @pytest.fixture(scope="module")
-def outcomes(make_lab, tmp_path_factory):
+def hosts(make_lab):
+    """h1 and h2, which see the stand-in's wheelhouse."""
+    return standin_hosts(make_lab("-soak"), 2)
+
+
+@pytest.fixture(scope="module")
+def outcomes(hosts, tmp_path_factory):
     """What became of each scenario, by number."""
-    lab = standin_hosts(make_lab("-soak"), 2)
-    found = soak.run(lab, tmp_path_factory.mktemp("soak"), SCENARIOS, ["h1", "h2"])
+    found = soak.run(hosts, tmp_path_factory.mktemp("soak"), SCENARIOS, ["h1", "h2"])
     return {outcome.scenario.number: outcome for outcome in found}
 
 
@@ -34,3 +39,17 @@ def test_the_table_of_truth_and_verdict(outcomes, capsys):
         print(f"\n{soak.confusion(outcomes.values())}\n{soak.lateness(outcomes.values())}")
     wrong = [outcome.line() for outcome in outcomes.values() if outcome.verdict != outcome.scenario.truth]
     assert not wrong
+
+
+def test_what_is_left_on_a_host_is_seen(outcomes, hosts, tmp_path):
+    host = soak.Host(hosts, "h2", tmp_path / "host", has_gpus=False)
+    before = host.inspect()
+    assert before["left"] == []
+    zombie = "import os, time; os.fork() or os._exit(0); time.sleep(600)"
+    hosts.exec("h2", ["systemd-run", "-q", "--unit=left", "--uid=ironserve", "sleep", "600"])
+    hosts.exec("h2", ["systemd-run", "-q", "--unit=zombie", "python3", "-c", zombie])
+    host.fleet.shell("h2", "touch /dev/shm/left /run/ironserve/left")
+    found = host.inspect()
+    host.fleet.shell("h2", "systemctl stop left zombie; rm /dev/shm/left /run/ironserve/left")
+    assert sorted(line.split()[0] for line in found["left"]) == ["sleep", "zombie"]
+    assert found["names"].keys() - before["names"].keys() >= {"/dev/shm/left", "/run/ironserve/left"}

@@ -121,6 +121,30 @@ def test_the_table_counts_what_was_against_what_was_said():
     assert sum(int(cell) for row in rows.values() for cell in row) == 3
 
 
+@pytest.mark.parametrize(
+    ("verdict", "status", "said", "evidence", "problem"),
+    [
+        ("stalled", 2, "in phase: compiling", ["file"], None),
+        ("timeout", 2, "in phase: compiling", ["file"], "the verdict is timeout and not stalled"),
+        ("ready", 0, "in phase: compiling", [], "the run ended with status 0"),
+        ("stalled", 2, "in phase: loading weights", ["file"], "the message does not name the phase compiling"),
+        ("stalled", 2, "in phase: compiling", [], "no evidence was fetched"),
+    ],
+)
+def test_whatever_is_not_the_truth_is_a_problem(verdict, status, said, evidence, problem):
+    one = next(one for one in HANGS if one.phase == "compiling")
+    found = soak.differences(one, verdict, status, said, evidence)
+    assert problem in found if problem else not found
+
+
+def test_the_words_of_an_end_are_asked_for():
+    one = next(one for one in ALL if one.behave.get("exit_status") == 7)
+    assert soak.differences(one, "failed", 2, "the engine exited with status 1", ["file"]) == [
+        "nothing says: exited with status 7"
+    ]
+    assert not soak.differences(one, "failed", 2, "the engine exited with status 7", ["file"])
+
+
 def test_one_that_went_wrong_is_told_with_the_command_that_runs_it_again():
     outcome = soak.Outcome(ALL[6], "h2", "none", ["no evidence was fetched"], said="PLAY [Roll]")
     told = outcome.told(soak.SEED)
