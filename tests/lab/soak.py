@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -415,6 +415,15 @@ for claim in *.C; do [ -e "/proc/${claim%%.*}" ] || rm -f "$claim"; done
 """
 
 
+# What a person who looks into a scenario that went wrong wants to see of the host.
+SHOW = r"""
+journalctl -u ironserve-main -n 30 --no-pager -o short-precise
+tail -n 3 /var/lib/ironserve/main/ledger.jsonl
+tail -n 15 /var/log/ironserve/main.log /var/log/ironserve/main.log.1
+ps -eo user,pid,ppid,stat,etimes,cgroup:60,args | grep -e ironserve -e ' Z'
+"""
+
+
 @dataclass
 class Outcome:
     """What became of a scenario; ``problems`` is what was not as it has to be, empty where all was."""
@@ -567,8 +576,9 @@ class Host:
         return problems
 
     def recover(self, outcome: Outcome) -> None:
-        """Make the host one that serves again, so that the next scenario says something of its own."""
+        """Keep what the host shows, then have it serve again, so that the next scenario says something of its own."""
         try:
+            outcome.said += self.fleet.shell(self.name, SHOW, check=False)
             self.fleet.forget(self.name)
             self.fleet.shell(self.name, RESET)
             self.prepare()
@@ -577,29 +587,27 @@ class Host:
 
 
 def run(
-    lab: Any,
-    folder: Path,
-    wanted: Sequence[Scenario],
-    hosts: Sequence[str],
-    say: Callable[[Outcome], object] = lambda outcome: None,
-) -> list[Outcome]:
+    lab: Any, folder: Path, wanted: Iterable[Scenario], hosts: Sequence[str], say: Callable[[Outcome], object]
+) -> None:
     """Run scenarios on hosts that see the stand-in's wheels, one after the other on each; ``say`` hears of each."""
-    outcomes: list[Outcome] = []
-    turn = threading.Lock()
+    turn, given_up = threading.Lock(), threading.Event()
 
     def work(name: str, share: Sequence[Scenario]) -> None:
         host = Host(lab, name, folder / name, has_gpus=name == hosts[0])
         host.prepare()
         for one in share:
+            if given_up.is_set():
+                return
             outcome = host.run(one)
             with turn:
-                outcomes.append(outcome)
                 say(outcome)
 
     with ThreadPoolExecutor(len(hosts)) as pool:
-        for done in [pool.submit(work, name, share) for name, share in shares(wanted, hosts).items()]:
-            done.result()
-    return outcomes
+        try:
+            for done in as_completed([pool.submit(work, name, share) for name, share in shares(wanted, hosts).items()]):
+                done.result()
+        finally:  # after an interrupt nobody waits for more than the scenarios under way
+            given_up.set()
 
 
 def confusion(outcomes: Iterable[Outcome]) -> str:
@@ -628,19 +636,27 @@ def main() -> int:
     arguments = parser.parse_args()
     wanted = [scenario(arguments.seed, number) for number in arguments.only or range(1, arguments.count + 1)]
     hosts = [f"h{number}" for number in range(1, min(arguments.hosts, len(wanted)) + 1)]
+    outcomes: list[Outcome] = []
+
+    def say(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        print(outcome.line(), flush=True)
+
     lab = LabHandle("soak")
     lab.down()
     try:
         standin_hosts(lab, len(hosts))
         with tempfile.TemporaryDirectory() as folder:
-            outcomes = run(lab, Path(folder), wanted, hosts, lambda outcome: print(outcome.line(), flush=True))
+            run(lab, Path(folder), wanted, hosts, say)
+    except KeyboardInterrupt:
+        print("interrupted; so far:")
     finally:
         lab.down()
     bad = [outcome for outcome in outcomes if outcome.problems]
     for outcome in bad:
         print(f"\n{outcome.told(arguments.seed)}")
     print(f"\n{confusion(outcomes)}\n\n{lateness(outcomes)}; {len(bad)} of {len(outcomes)} scenarios not ok")
-    return 1 if bad else 0
+    return 1 if bad or len(outcomes) < len(wanted) else 0
 
 
 if __name__ == "__main__":

@@ -23,8 +23,12 @@ def hosts(make_lab):
 @pytest.fixture(scope="module")
 def outcomes(hosts, tmp_path_factory):
     """What became of each scenario, by number."""
-    found = soak.run(hosts, tmp_path_factory.mktemp("soak"), SCENARIOS, ["h1", "h2"])
-    return {outcome.scenario.number: outcome for outcome in found}
+    found = {}
+    soak.run(
+        hosts, tmp_path_factory.mktemp("soak"), SCENARIOS, ["h1", "h2"],
+        lambda outcome: found.update({outcome.scenario.number: outcome}),
+    )  # fmt: skip
+    return found
 
 
 @pytest.mark.timeout(1500)  # the first one waits for all of them
