@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .logs import Reading
+from .logs import Reading, folded
 from .slices import duration
 from .systemd import exit_text
 
@@ -29,6 +29,9 @@ INCOMPLETE_GRACE_S = 5.0
 START_LIMIT = "systemd gave up: it was started too often in a short time"
 
 BAD = ("failed", "stalled", "timeout")
+
+SHOWN_LINES = 12
+"""Of the log, in a message; the evidence has more."""
 
 REPETITION_TOKENS = 8
 """Shorter texts may repeat themselves and be right."""
@@ -76,7 +79,7 @@ class Seen(NamedTuple):
 def judge_start(seen: Seen) -> Verdict:
     """Judge a start from beside the engine; never ``ready``, which only an answer shows."""
     if seen.fatal and seen.fatal_s >= FATAL_GRACE_S:
-        return Verdict("failed", f"its log says that {seen.fatal}, and it does not end by itself")
+        return Verdict("failed", f"its log says that {seen.fatal}")
     if seen.lost_s >= LOST_GRACE_S:
         return _lost(seen.ranks)
     if seen.stalled:
@@ -95,7 +98,7 @@ def judge_ranks(ranks: Ranks, at: float) -> Verdict:
 
 
 def _lost(ranks: str) -> Verdict:
-    return Verdict("failed", f"a process of the engine died and the others live on: {ranks}")
+    return Verdict("failed", f"part of the engine is gone, which never comes back: {ranks}")
 
 
 def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, startup_timeout_s: float) -> Verdict:
@@ -209,7 +212,7 @@ def message(
         lines += [f"Known cause: {known.cause}", f"What to do: {known.advice}"]
     if reading.tail:
         lines.append(f"Last lines of {log}:")
-        lines += [f"    {line}" for line in reading.tail]
+        lines += [f"    {line}" for line in folded(reading.tail, SHOWN_LINES)]
     else:
         lines.append(f"{log} has no line of this start; the unit's events: {journal}")
     return "\n".join(lines)

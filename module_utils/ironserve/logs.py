@@ -67,6 +67,9 @@ EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Inter
 WRAPPER = re.compile(r"See root cause above|See stack trace")
 """An exception that only says that another one, further up, is the cause."""
 
+VALIDATION = re.compile(r"^Value error, ")
+"""What pydantic says under ``ValidationError: 1 validation error for ModelConfig``, which names no cause."""
+
 ERROR_WORD = re.compile(r"(?:ERROR|CRITICAL|FATAL|Error|error|fatal)\b")
 
 ARGPARSE = re.compile(r"^[\w.-]+(?: \w+)?: error: ")
@@ -190,6 +193,16 @@ def last(lines: Iterable[str], count: int) -> list[str]:
     return tail[-count:]
 
 
+def folded(lines: Iterable[str], count: int) -> list[str]:
+    """The last lines; of those that say the same but for rank, time and numbers only the last, with how many it was."""
+    kept: dict[int, tuple[str, int]] = {}
+    for line in lines:
+        key = _checksum("", bare(line))
+        kept[key] = (line, kept.pop(key, ("", 0))[1] + 1)
+    told = [line if alike == 1 else f"{line} ({alike} lines like it)" for line, alike in kept.values()]
+    return told[-count:]
+
+
 def _append(tail: list[str], line: str) -> None:
     """Add a line to the tail; the next state of a progress bar takes the place of the one before."""
     bar, last = BAR.match(line), BAR.match(tail[-1]) if tail else None
@@ -202,7 +215,7 @@ def _append(tail: list[str], line: str) -> None:
 def _note_error(reading: Reading, whole: str) -> None:
     """Keep the engine's own error: the last line that says a cause, else one that points to it, else an error word."""
     line = bare(whole).strip()
-    if ARGPARSE.match(line) or EXCEPTION.match(line):
+    if ARGPARSE.match(line) or EXCEPTION.match(line) or VALIDATION.match(line):
         rank = 2 if WRAPPER.search(line) else 3
     else:
         rank = 1 if ERROR_WORD.match(line) or ERROR_WORD.match(whole) else 0

@@ -86,7 +86,7 @@ class Ranks:
         return max(0, self.wanted - self.count) if self.seen else 0
 
     def said(self) -> str:
-        """``7 of 8 ranks; VLLM::Worker_TP3 (pid 4711) died``."""
-        of = f" of {self.wanted}" if self.wanted else ""
-        died = f"; {', '.join(self.lost)} died" if self.lost else ""
-        return f"{self.count}{of} ranks{died}"
+        """``VLLM::Worker_TP3 (pid 4711) died; 7 of 8 ranks are there``; ranks first, since others end with them."""
+        there = f"{self.count} of {self.wanted} ranks are there" if self.wanted else f"{self.count} ranks are there"
+        died = sorted(self.lost, key=lambda name: not name.startswith(self.engine.RANK_TITLES))
+        return f"{', '.join(died)} died; {there}" if died else there

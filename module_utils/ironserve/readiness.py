@@ -138,7 +138,10 @@ class Helper:
                     if verdict.verdict in BAD:
                         self._end(verdict)
                         return False
-                    if not seen.missing and (start.ranks.count if self.is_follower else outcome == "ready"):
+                    if self.is_follower and start.ranks.count and not seen.missing:
+                        self._say_follows(seen)
+                        return True
+                    if outcome == "ready" and not seen.missing:
                         return True
                 if outcome != "ready" and (not outcome or now - asked_at >= ASK_AGAIN_AFTER_S) and not self.is_follower:
                     self._ask()
@@ -205,6 +208,12 @@ class Helper:
         if probe.one_token(self.release, patience_s, self.key):
             return True, "idle" if now else "generating"
         return False, "no answer to a request for one token"
+
+    def _say_follows(self, seen: Seen) -> None:
+        """The finding of a host that answers nobody: whether the server generates is seen at the host that leads."""
+        detail = f"{seen.ranks}; it follows: whether the server generates is judged at the host of rank 0"
+        finding = {"outcome": "ready", "detail": detail, "proof": {"outcome": "ready", "detail": detail}}
+        host.write_text(probe.result_path(self.release["service"], self.invocation), json.dumps(finding))
 
     def _show(self, seen: Seen, at: float) -> None:
         """Leave what was seen where the gate and whoever collects evidence find it."""

@@ -29,10 +29,11 @@ reads in an hour."""
 CACHED_MIB_PER_S = 4.0
 CACHED_BYTES_PER_READ = 4096
 """Reads from the page cache count when they are fast and large: who polls an event reads 8 bytes at a time."""
-CPU_SHARE = 0.1
-FAULTS_PER_S = 200.0
-"""Measured on vLLM 0.32 (CPU): 1,300 to 150,000 a second in all its processes while it loads and compiles, 0 to 5 while
-it serves nobody or while a worker is stopped and health is asked five times a second."""
+CPU_SHARE = 0.05
+FAULTS_PER_CPU_S = 200.0
+"""Measured on vLLM 0.32 (CPU): 1,300 to 150,000 page faults in each second of CPU time while it loads and compiles; at
+most 5 a second, and hardly any CPU time, while it serves nobody or while a worker is stopped and health is asked five
+times a second. In relation to CPU time, so that a host that is overloaded does not make a load look like a hang."""
 GPU_MEMORY_MIB = 8
 WINDOW_S = 1.0
 """Rates are taken over at least this long."""
@@ -79,15 +80,20 @@ def parse_usage(stat: str, io: str) -> Usage:
 
 
 def used(before: Mapping[int, Usage], now: Mapping[int, Usage], ticks_per_s: int) -> Delta:
-    """What happened between two looks. What began in between counts whole; what ended takes its last moments along."""
-    total = [0, 0, 0, 0, 0]
+    """What happened between two looks. What began in between counts whole.
+
+    CPU time and faults are differences of sums: what a process used is told by its parent once that reaped it, so that
+    one that ended counts once. Reads are of each process itself, and end with it.
+    """
+    cpu, faults = (sum(usage[place] for usage in now.values()) - sum(usage[place] for usage in before.values())
+                   for place in (1, 2))  # fmt: skip
+    reads = [0, 0, 0]
     for pid, usage in now.items():
         old = before.get(pid)
-        if old is None or old.start_ticks != usage.start_ticks:
-            old = Usage(usage.start_ticks, 0, 0)
-        for place in range(5):
-            total[place] += max(0, usage[place + 1] - old[place + 1])
-    return Delta(total[0] / ticks_per_s, *total[1:])
+        for place in range(3):
+            known = old[place + 3] if old and old.start_ticks == usage.start_ticks else 0
+            reads[place] += max(0, usage[place + 3] - known)
+    return Delta(max(0, cpu) / ticks_per_s, max(0, faults), *reads)
 
 
 @dataclass
@@ -141,8 +147,8 @@ class Vitals:
         return moved
 
     def _cpu_moved(self, delta: Delta, span: float) -> bool:
-        share, faults = delta.cpu_s / span, delta.faults / span
-        moved = share >= CPU_SHARE and faults >= FAULTS_PER_S
+        share = delta.cpu_s / span
+        moved = share >= CPU_SHARE and delta.faults >= FAULTS_PER_CPU_S * delta.cpu_s
         if moved:
             said = f"{share:.1f} CPUs at work"
         elif share >= CPU_SHARE:

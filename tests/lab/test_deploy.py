@@ -180,6 +180,22 @@ def test_case_49_a_bad_flag_fails_with_the_engines_own_line(served):
     assert served.status("h1")["note"] == "the engine exited with status 2"
 
 
+def test_a_load_that_an_operator_stops_is_stopped_and_no_failure(fleet):
+    fleet.model("h1", {"hang_in": "weights"})
+    fleet.profile("slow", flags={"max-num-seqs": 9})
+    command = fleet.command("-l", "h1", "-e", "profile=slow")
+    with subprocess.Popen(command, cwd=ROOT, env=fleet.environment(), stdout=subprocess.DEVNULL) as deploy:
+        loads = f"systemctl show -P StatusText {UNIT} | grep -q '^starting: loading weights'"
+        fleet.shell("h1", f"for n in $(seq 600); do {loads} && exit; sleep 0.1; done; exit 1")
+        deploy.kill()  # the controller is gone, the engine loads on
+    row = fleet.status("h1")
+    assert (row["status"], row["cause"].startswith("loading weights")) == ("starting", True)
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
+    row = fleet.status("h1")
+    assert (row["status"], row["cause"]) == ("stopped", "")
+    fleet.model("h1")
+
+
 @pytest.mark.parametrize(
     ("behaviour", "told"),
     [

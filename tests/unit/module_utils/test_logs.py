@@ -729,3 +729,11 @@ def test_every_line_is_read_once_however_often_the_log_is_rotated(log, rotate):
         if number % 3:
             seen += log.look()
     assert (seen + log.look()).split("\n")[:-1] == [f"line {number} █" for number in range(60)]
+
+
+def test_lines_that_all_ranks_write_alike_are_one_line_of_a_message():
+    lines = [f"[2026-11-30 09:17:08 TP{rank}] Capture target decode CUDA graph begin. avail mem={12 + rank}.60 GB"
+             for rank in range(8)]  # fmt: skip
+    told = logs.folded(["Traceback", *lines, "ValueError: x"], 12)
+    assert told == ["Traceback", f"{lines[7]} (8 lines like it)", "ValueError: x"]
+    assert logs.folded(["Traceback", *lines, "ValueError: x"], 1) == ["ValueError: x"]

@@ -62,7 +62,7 @@ def test_a_rank_that_was_there_and_is_not_is_told(state):
     assert found.lost == {"sglang::scheduler_TP3 (pid 23)": 4.0}
     found.look(left, 9.0)
     assert found.lost_for_s(9.0) == 5.0
-    assert found.said() == "7 of 8 ranks; sglang::scheduler_TP3 (pid 23) died"
+    assert found.said() == "sglang::scheduler_TP3 (pid 23) died; 7 of 8 ranks are there"
 
 
 def test_another_process_under_the_pid_of_a_rank_does_not_hide_its_death():
@@ -94,6 +94,13 @@ def test_vllms_workers_are_its_ranks_and_its_core_is_one_where_there_are_none():
     assert several.missing() == 0
     several.look([member(40, "VLLM::Worker_TP0", 1), member(41, "VLLM::Worker_TP1", 1)], 3.0)
     assert list(several.lost) == ["VLLM::EngineCore (pid 30)"]  # no rank, and nothing works without it
+
+
+def test_of_several_that_died_the_ranks_come_first():
+    found = Ranks(sglang, 1)
+    found.look(schedulers(range(1)), 1.0)
+    found.look([Member(Process(10, 1, 10, 5, "S", 30, "python3"), "/env/bin/python3")], 2.0)
+    assert found.said() == "sglang::scheduler_TP0 (pid 20), sglang::detokenizer (pid 50) died; 0 of 1 ranks are there"
 
 
 def test_an_engine_that_names_nothing_is_not_judged_by_names():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from ansible.module_utils.ironserve import host, probe, readiness
 from ansible.module_utils.ironserve.engines import vllm
-from ansible.module_utils.ironserve.judge import Seen, Verdict
+from ansible.module_utils.ironserve.judge import Seen, Verdict, judge
 from ansible.module_utils.ironserve.ranks import Ranks
 from ansible.module_utils.ironserve.readiness import Helper, Work, condition, work
 
@@ -202,6 +203,8 @@ def test_case_55_a_host_that_follows_is_ready_with_its_ranks_and_asked_nothing(w
     assert world.times("READY=1") == [6]
     assert world.asked == 0
     assert world.times("WATCHDOG=1")
+    found = json.loads(probe.result_path("main", "i").read_text())
+    assert judge({"ActiveState": "active", "MainPID": "1"}, found, 7, 60).verdict == "ready"
 
 
 def test_case_55_a_dead_rank_of_a_host_that_follows_ends_it(world, ended):

@@ -48,11 +48,15 @@ def test_the_control_group_of_a_process(tmp_path: Path, text, made, group):
     assert vitals.members(tmp_path / made) == [1, 2]
 
 
-def test_what_began_since_counts_whole_and_what_ended_takes_nothing_back():
+def test_what_began_since_counts_whole_and_what_ended_counts_once():
     before = {1: Usage(5, 100, 1000, 10, 10, 1), 2: Usage(5, 900, 9, 9, 9, 9)}
-    now = {1: Usage(5, 150, 1500, 20, 10, 1), 3: Usage(9, 50, 7, 0, 0, 0)}
-    assert used(before, now, 100) == (1.0, 507, 10, 0, 0)
-    assert used({1: Usage(4, 100, 0)}, {1: Usage(5, 30, 0)}, 100).cpu_s == 0.3  # another process of the same pid
+    # The parent reaped the child, whose last moment was 10 ticks and 2 faults more.
+    now = {1: Usage(5, 1060, 1511, 20, 10, 1), 3: Usage(9, 50, 7, 0, 0, 0)}
+    assert used(before, now, 100) == (1.1, 509, 10, 0, 0)
+
+
+def test_what_ended_without_being_reaped_takes_nothing_back():
+    assert used({1: Usage(5, 100, 0), 2: Usage(5, 900, 9)}, {1: Usage(5, 150, 0)}, 100) == (0.0, 0, 0, 0, 0)
 
 
 class Engine:
@@ -81,6 +85,8 @@ def moved_in(seconds: int, **each) -> set[str]:
         ({}, set()),
         ({"cpu": 800}, set()),  # eight ranks spin
         ({"cpu": 100, "faults": 30}, set()),  # and somebody asks for its health
+        ({"cpu": 1, "faults": 5}, set()),  # somebody asks, and nothing spins
+        ({"cpu": 10, "faults": 130}, {"cpu"}),  # a load with a tenth of a core, on a host that is overloaded
         ({"cpu": 90, "faults": 4000}, {"cpu"}),  # a compiler
         ({"cpu": 2, "faults": 4000}, set()),
         ({"read": 1, "reads": 1}, set()),  # the seeds' byte a second
