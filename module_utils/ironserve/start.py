@@ -131,10 +131,12 @@ class Start:
             return ""
         key = (process.pid, process.start_ticks, process.comm)
         if key not in self._titles:
-            if process.state == "D":  # its command line may not be readable before it goes on
+            # Of one that waits in the kernel, or died, it may not be there to read: its name will do until it is.
+            command = "" if process.state in "DZX" else host.read_text(Path(f"/proc/{process.pid}/cmdline")) or ""
+            title = command.split("\0")[0].strip()
+            if not title:
                 return process.comm
-            command = host.read_text(Path("/proc") / str(process.pid) / "cmdline") or ""
-            self._titles[key] = command.split("\0")[0].strip() or process.comm
+            self._titles[key] = title
         return self._titles[key]
 
 

@@ -161,7 +161,8 @@ def _ranks(evidence: Mapping[str, Any]) -> list[str]:
     if not ranks:
         return []
     groups = _grouped((name, _doing(process)) for name, process in ranks)
-    return [f"{_counted(len(ranks), 'rank')}: {_told(groups)}"]
+    what = "rank" if all(rank_name(process.get("title", "")) for _, process in ranks) else "process"
+    return [f"{_counted(len(ranks), what)}: {_told(groups)}"]
 
 
 def _stuck(evidence: Mapping[str, Any]) -> list[str]:
@@ -342,4 +343,5 @@ def _spans(numbers: Sequence[int]) -> str:
 
 
 def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    plural = "es" if what.endswith("s") else "s"
+    return f"{count} {what}" if count == 1 else f"{count} {what}{plural}"

@@ -67,7 +67,7 @@ def test_a_start_that_hangs_is_seen_before_it_is_ended(fleet):
     fleet.profile("hangs", stall_timeout_s=4, flags={"tensor-parallel-size": 4, "enforce-eager": False})
     result = fleet.play("-l", "h1", "-e", "profile=hangs", check=False, **KEYS)
     assert result.returncode == 2
-    assert "nothing moved in its log for 4s" in result.stdout
+    assert "it hangs, nothing moves any more: log silent for" in " ".join(result.stdout.split())
     found = fetched(fleet)
     assert found["unit"]["MainPID"] != "0"
     ranks = {process["title"]: process for process in found["processes"].values() if "Worker_TP" in process["title"]}

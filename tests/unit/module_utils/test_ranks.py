@@ -103,6 +103,13 @@ def test_of_several_that_died_the_ranks_come_first():
     assert found.said() == "sglang::scheduler_TP0 (pid 20), sglang::detokenizer (pid 50) died; 0 of 1 ranks are there"
 
 
+def test_a_rank_that_died_unseen_is_what_is_missing():
+    found = Ranks(sglang, 1)
+    found.look([member(50, "sglang::detokenizer", 10)], 1.0)
+    found.look([], 2.0)
+    assert found.said() == "0 of 1 ranks are there; sglang::detokenizer (pid 50) died"
+
+
 def test_an_engine_that_names_nothing_is_not_judged_by_names():
     found = Ranks(vllm, 8)
     found.look([Member(Process(10, 1, 10, 5, "S", 30, "python3"), "python3")], 1.0)

@@ -158,7 +158,7 @@ def test_what_ranks_do(states, told):
 
 def test_an_engine_without_named_ranks_shows_what_it_has():
     core = {"pid": 7, "state": "R", "cpu_percent": 99.0, "title": "VLLM::EngineCore"}
-    assert symptoms.summary({"processes": processes(core)}) == ["1 rank: EngineCore spins at 100 %"]
+    assert symptoms.summary({"processes": processes(core)}) == ["1 process: EngineCore spins at 100 %"]
 
 
 def test_what_is_beside_the_ranks():
