@@ -248,9 +248,9 @@ def first_request_kills(draw: Draw) -> dict[str, Any]:
 
 
 def orphans(draw: Draw) -> dict[str, Any]:
-    """Workers outlive the engine that the first request kills."""
+    """Workers outlive the engine that the first request kills; its server ends before it could answer, or after."""
     draw.ranks = max(2, draw.ranks)
-    behave = {"first_request": "kills", "workers": {"orphan": True}}
+    behave = {"first_request": "kills", "workers": {"orphan": True}, "death_notice_s": draw.one((0, 0.2, 2))}
     return {"behave": behave, "settings": limits(), "truth": "failed"}
 
 
