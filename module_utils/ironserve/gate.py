@@ -205,7 +205,9 @@ class Gate:
         """What the probe found of this start so far. A process that is being stopped does not count."""
         if not self._is_this_start():
             return {}
-        found = probe.read(self.release["service"], self.show.get("InvocationID", ""))
+        service, invocation = self.release["service"], self.show.get("InvocationID", "")
+        died = redact(str(probe.read_start(service, invocation).get("died") or ""), self.secrets)
+        found = {**probe.read(service, invocation), "died": died}
         return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 

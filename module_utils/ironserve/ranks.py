@@ -93,9 +93,11 @@ class Ranks:
     def said(self) -> str:
         """``VLLM::Worker_TP3 (pid 4711) died; 7 of 8 ranks are there``; ranks first, since others end with them."""
         there = f"{self.count} of {self.wanted} ranks are there" if self.wanted else f"{self.count} ranks are there"
-        died = sorted(self.lost, key=lambda name: not name.startswith(self.engine.RANK_TITLES))
-        if not died:
-            return there
-        told = f"{', '.join(died)} died"
+        died = self.died()
         # Ranks that died before anybody saw their names are what is missing, not those that ended with them.
-        return f"{told}; {there}" if died[0].startswith(self.engine.RANK_TITLES) else f"{there}; {told}"
+        told = [f"{died} died", there] if died.startswith(self.engine.RANK_TITLES) else [there, f"{died} died"]
+        return "; ".join(told) if died else there
+
+    def died(self) -> str:
+        """Those that died, ranks first."""
+        return ", ".join(sorted(self.lost, key=lambda name: not name.startswith(self.engine.RANK_TITLES)))

@@ -77,6 +77,7 @@ class Start:
             signals=self.progress.plain(at),
             described=self.progress.described(at),
             ranks=self.ranks.said(),
+            died=self.ranks.died(),
             lost_s=self.ranks.lost_for_s(at),
             missing=self.ranks.missing(),
             generates_s=at - self.generates_at if self.generates_at else 0.0,

@@ -90,7 +90,7 @@ def rollback_problems(results: Sequence[Mapping[str, Any]], host: str) -> list[s
 
 
 def rollback_split(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[str]:
-    """Services of which hosts of one group would go back to different releases, as after a rollback that was cut off."""
+    """Services of which hosts of one group would go back to different releases, as when a rollback was cut off."""
     goals: dict[tuple[str, str], dict[str, list[str]]] = {}
     for host in hosts:
         for answer in hostvars[host]["serve_chosen"]["results"]:
