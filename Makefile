@@ -11,7 +11,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other bench wheelhouse lock dry-run requirements format clean
+.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other soak bench wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,8 +77,14 @@ other: setup packages .venv-other/.complete  ## unit tests and the deploy scenar
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 
-bench: setup packages  ## measure what a deploy and a cleanup cost; JSON in .ironserve/bench*.json
+COUNT ?= 200
+SEED ?= 1
+soak: setup packages  ## 200 deploys on test hosts that go wrong in known ways (COUNT=, SEED=): are the verdicts right?
+	.venv/bin/python tests/lab/soak.py --count $(COUNT) --seed $(SEED)
+
+bench: setup packages  ## measure what a deploy, the gate and a cleanup cost; JSON in .ironserve/bench*.json
 	.venv/bin/python tests/benchmarks/deploy.py
+	.venv/bin/python tests/benchmarks/gate.py
 	.venv/bin/python tests/benchmarks/cleanup.py
 
 LOCK ?= vllm-0.32.0-cpu

@@ -14,6 +14,7 @@ import grp
 import gzip
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -44,6 +45,8 @@ WINDOW_S = 0.5
 """Over which the use of CPU is measured."""
 
 KEPT = 5
+STAMP = "%Y%m%dT%H%M%SZ"
+FILE_NAME = re.compile(r"\d{8}T\d{6}Z-[\w-]{1,80}\.json\.gz")
 LOG_LINES, LOG_BYTES = 200, 1 << 20
 EVENTS = 50
 KERNEL_READ = 5000
@@ -172,7 +175,7 @@ def _shown(name: str, value: str) -> str:
 
 def write(folder: Path, found: Mapping[str, Any], group: str = "ironserve") -> Path:
     """Keep evidence in a file of its own, which the group reads; the oldest of more than five go."""
-    at = datetime.datetime.fromisoformat(found["at"]).strftime("%Y%m%dT%H%M%SZ")
+    at = datetime.datetime.fromisoformat(found["at"]).strftime(STAMP)
     path = folder / f"{at}-{found['release'] or 'none'}.json.gz"
     try:
         gid = grp.getgrnam(group).gr_gid
@@ -208,15 +211,29 @@ def by_helper(service: str) -> Path:
 
 
 def adopt(service: str) -> list[Path]:
-    """Take what the helper kept to the rest. The folder is the service user's: only plain files of it are taken."""
+    """Take what the helper kept to the rest.
+
+    The folder is the service user's, and root acts on it: it is opened itself, whatever a link would make of it, and
+    only plain files are taken that are named as :func:`write` names them, for a time that has been.
+    """
     adopted = []
-    for left in sorted(by_helper(service).glob("*.json.gz"))[-KEPT:]:
-        content = host.read_foreign_bytes(left, 8 * PART_BYTES)
-        if content is not None:
-            path = host.STATE / service / "evidence" / left.name
-            host.write_bytes(path, content, mode=0o640)
-            adopted.append(path)
-        left.unlink()
+    try:
+        folder = os.open(by_helper(service), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return []
+    try:
+        latest = datetime.datetime.now(datetime.timezone.utc).strftime(STAMP)
+        names = (name for name in os.listdir(folder) if FILE_NAME.fullmatch(name))  # noqa: PTH208  of a descriptor
+        for name in sorted(name for name in names if name.split("-")[0] <= latest)[-KEPT:]:
+            content = host.read_foreign_bytes(Path(name), 8 * PART_BYTES, folder)
+            if content is not None:
+                path = host.STATE / service / "evidence" / name
+                host.write_bytes(path, content, mode=0o640)
+                adopted.append(path)
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+    finally:
+        os.close(folder)
     return adopted
 
 

@@ -39,6 +39,7 @@ class Gate:
         release: the active release, as ``release.json`` has it.
         is_current: whether the process that a unit's properties show was started from the active release.
         secrets: what nobody may read in a report.
+        asked_at: when systemd was asked for this start; 0 where it was there already.
         cleanup: what the site says of cleanups (``ironserve_cleanup``): whom a known cause does not accuse.
         cursor: JSON-plain state that travels to the controller and back.
         clock: monotonic seconds, comparable between slices.
@@ -54,6 +55,7 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         cleanup: Mapping[str, Any] | None = None,
+        asked_at: float = 0.0,
     ) -> None:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
@@ -66,6 +68,7 @@ class Gate:
         self.reading = logs.Reading(**cursor.get("reading", {}))
         self.timings: dict[str, float] = dict(cursor.get("timings", {}))
         self.began: float = cursor.get("began", clock())
+        self.asked_at: float = cursor.get("asked_at", asked_at)
         self.show: dict[str, str] = {}
         self.verdict = Verdict("waiting")
 
@@ -74,6 +77,7 @@ class Gate:
         return {
             "boot": host.boot_id(),
             "began": self.began,
+            "asked_at": self.asked_at,
             "log": vars(self.log_cursor),
             "reading": self.reading.plain(),
             "timings": self.timings,
@@ -91,7 +95,14 @@ class Gate:
         running = self.show.get("MainPID", "0") != "0"
         if not self._started_at() or (running and self.show.get("ActiveState") == "deactivating"):
             return False
-        return self.is_current(self.show) if running else not self.show.get("Job")
+        return self.is_current(self.show) if running else self._has_begun() or not self.show.get("Job")
+
+    def _has_begun(self) -> bool:
+        """Whether systemd has come to the start that was asked for, though its job may still be there.
+
+        An engine that exits with status 0 and leaves processes behind keeps its start waiting for ever.
+        """
+        return 0 < self.asked_at <= self._started_at()
 
     def _started_at(self) -> float:
         return int(self.show.get("ExecMainStartTimestampMonotonic") or 0) / 1e6
@@ -106,7 +117,8 @@ class Gate:
         # A server that is met long after its start gets the same time as one that starts now.
         watched_s = self.clock() - self.began
         counted_s = min(self.elapsed_s(), watched_s) if self._is_this_start() else watched_s
-        self.verdict = judge(self.show, found, counted_s, self.release["startup_timeout_s"])
+        shown = {**self.show, "Job": ""} if self._has_begun() else self.show
+        self.verdict = judge(shown, found, counted_s, self.release["startup_timeout_s"])
         if self.verdict.verdict == "ready" and (unlike := self._read_back()):
             self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
         if self.verdict.verdict in BAD and self.log_cursor.partial.strip():  # last words without a newline
@@ -193,7 +205,9 @@ class Gate:
         """What the probe found of this start so far. A process that is being stopped does not count."""
         if not self._is_this_start():
             return {}
-        found = probe.read(self.release["service"], self.show.get("InvocationID", ""))
+        service, invocation = self.release["service"], self.show.get("InvocationID", "")
+        died = redact(str(probe.read_start(service, invocation).get("died") or ""), self.secrets)
+        found = {**probe.read(service, invocation), "died": died}
         return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 

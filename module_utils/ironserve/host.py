@@ -115,14 +115,19 @@ def read_foreign(path: Path, limit: int = 65536) -> str | None:
     return None if content is None else content.decode(errors="replace")
 
 
-def read_foreign_bytes(path: Path, limit: int) -> bytes | None:
-    """As :func:`read_foreign`."""
+def read_foreign_bytes(path: Path, limit: int, folder: int | None = None) -> bytes | None:
+    """As :func:`read_foreign`; ``folder`` is an open one that a relative path begins at."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
 
 
 def read_bytes(path: Path) -> bytes | None:

@@ -54,6 +54,7 @@ class Seen(NamedTuple):
         signals: when each signal last moved and what it shows, see ``progress.Progress.plain``.
         described: the same in words.
         ranks: how many ranks are there, and who died, in words.
+        died: who died, in words; empty if nobody did.
         lost_s: seconds since one of the engine's processes died, 0 if none did.
         missing: ranks that there have to be and are not.
         generates_s: seconds since it gave a token, 0 before.
@@ -69,6 +70,7 @@ class Seen(NamedTuple):
     signals: Mapping[str, Mapping[str, Any]] = {}
     described: str = ""
     ranks: str = ""
+    died: str = ""
     lost_s: float = 0.0
     missing: int = 0
     generates_s: float = 0.0
@@ -107,7 +109,7 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
     Args:
         show: properties of the unit.
         probe: what the probe found: ``outcome`` is None until it knows, else ``ready`` or a kind of failure that
-            ``detail`` explains.
+            ``detail`` explains. ``died``: processes of the engine that were seen to die before it ended.
         elapsed_s: seconds that count against the limit.
         startup_timeout_s: seconds a start may take in all.
     """
@@ -119,7 +121,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
     if probe.get("final"):  # the helper's last word, before it ends the engine
         return Verdict(str(probe["outcome"]) if probe["outcome"] in BAD else "failed", str(probe.get("detail", "")))
     if not (running or queued) and (ended or state in ("failed", "inactive")):
-        how = f"the engine {ended}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
+        after = f", after {probe['died']} died" if probe.get("died") else ""
+        how = f"the engine {ended}{after}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
         return Verdict("failed", how)
     proof = probe.get("proof") or {}
     if probe.get("outcome") == "ready" and proof.get("outcome", "ready") != "ready":

@@ -64,9 +64,10 @@ def good_releases(
     newest = [str(entry.get("staged_id")) for entry in reversed(records)]
     if good and good not in newest:
         newest.insert(0, good)
+    judged = [entry for entry in records if entry.get("verdict") != "stopped"]  # by an operator: no judgement
     found = []
     for folder in dict.fromkeys(newest):
-        judged_well = last_record(records, folder).get("verdict", "ready") == "ready"
+        judged_well = last_record(judged, folder).get("verdict", "ready") == "ready"
         if folder in staged and folder != without and judged_well:
             found.append(folder)
     return found

@@ -48,9 +48,18 @@ def end_path(service: str, invocation: str) -> Path:
 
 def read(service: str, invocation: str) -> dict[str, Any]:
     """The probe's result so far: ``health`` (status or text), ``outcome``, ``detail``, ``at`` (monotonic seconds)."""
-    return _parsed(host.read_foreign(end_path(service, invocation))) or _parsed(
-        host.read_foreign(result_path(service, invocation))
-    )
+    ended = _parsed(host.read_foreign(end_path(service, invocation)))
+    found = ended or _parsed(host.read_foreign(result_path(service, invocation)))
+    proof = found.get("proof")
+    texts = {name: str(found[name]) for name in ("outcome", "detail") if found.get(name) is not None}
+    health, at = found.get("health"), found.get("at")
+    return {
+        **texts,
+        **({"health": health} if isinstance(health, (int, str)) else {}),
+        **({"at": at} if isinstance(at, (int, float)) else {}),
+        **({"final": True} if ended and "outcome" in texts else {}),
+        **({"proof": {str(name): str(value) for name, value in proof.items()}} if isinstance(proof, dict) else {}),
+    }
 
 
 def read_start(service: str, invocation: str) -> dict[str, Any]:
@@ -74,14 +83,14 @@ def signals(service: str, invocation: str, at: float) -> dict[str, dict[str, Any
 def _parsed(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:  # written by the engine's user: nothing in it is to be relied on
+    except (ValueError, RecursionError):  # written by the engine's user: nothing in it is to be relied on
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def forget(service: str) -> None:
-    """Remove what the probes of this and earlier starts left: the helper asks anew."""
-    for file in (host.RUNTIME / service).glob("*.probe.json"):
+    """Remove what the probes of this and earlier starts left: the helper asks anew. Its last word on a start stays."""
+    for file in (host.RUNTIME / service).glob("*[!d].probe.json"):
         with contextlib.suppress(OSError):  # a folder of that name, say: no finding is ever read from it
             file.unlink()
 
@@ -123,9 +132,14 @@ def proof(release: Mapping[str, Any], timeout_s: float, key: str) -> tuple[str |
 
     with ThreadPoolExecutor(len(PROOF_PROMPTS)) as pool:
         answers = list(pool.map(ask, PROOF_PROMPTS))
-    if any(answer.status == 0 for answer in answers):
-        silent = next(answer.text for answer in answers if answer.status == 0)
-        return "generation_dead", f"it gave a first token, and then no answer to {len(answers)} requests: {silent}"
+    silent = [answer.text for answer in answers if answer.status == 0]
+    if any("timed out" in text for text in silent):
+        return (
+            "generation_dead",
+            f"it gave a first token, and then no answer to {len(silent)} of {len(answers)} requests",
+        )
+    if silent:
+        return None, silent[0]
     return proof_outcome([(answer.status, answer.json(), answer.text) for answer in answers], is_real(release))
 
 

@@ -15,7 +15,7 @@ from .processes import Process
 
 
 class Member(NamedTuple):
-    """A process of an engine's unit; ``title`` is the first word of its command line."""
+    """A process of an engine's unit; ``title`` is the first word of its command line, empty if unreadable."""
 
     process: Process
     title: str
@@ -45,6 +45,11 @@ def expected(flags: Mapping[str, Any], engine: ModuleType) -> int:
     return world // nodes if world % nodes == 0 else 0
 
 
+def _is_fork(member: Member, parent: Member | None) -> bool:
+    """Whether it is named like its own parent: by the whole title, or by what the kernel keeps of it, 15 characters."""
+    return parent is not None and (parent.title == member.title or parent.process.comm == member.process.comm)
+
+
 @dataclass
 class Ranks:
     """The processes of one start of an engine that have a title, over time.
@@ -67,13 +72,13 @@ class Ranks:
         alive = {member.process.pid: member for member in members if member.process.state not in "ZX"}
         titled = []
         for member in alive.values():
-            parent = alive.get(member.process.parent)
-            if member.title.startswith(self.engine.TITLE) and not (parent and parent.title == member.title):
+            if member.title.startswith(self.engine.TITLE) and not _is_fork(member, alive.get(member.process.parent)):
                 titled.append(member)
                 self.seen[member.process.pid, member.process.start_ticks] = member.title
-        for (pid, ticks), title in self.seen.items():
+        for (pid, ticks), title in list(self.seen.items()):
             if pid not in alive or alive[pid].process.start_ticks != ticks:
                 self.lost.setdefault(f"{title} (pid {pid})", at)
+                del self.seen[pid, ticks]
         counts = [sum(member.title.startswith(kind) for member in titled) for kind in self.engine.RANK_TITLES]
         self.count = next(filter(None, counts), 0)
 
@@ -83,14 +88,16 @@ class Ranks:
 
     def missing(self) -> int:
         """How many ranks are not there; 0 where nothing ever named itself, as in an engine that does not do that."""
-        return max(0, self.wanted - self.count) if self.seen else 0
+        return max(0, self.wanted - self.count) if self.seen or self.lost else 0
 
     def said(self) -> str:
         """``VLLM::Worker_TP3 (pid 4711) died; 7 of 8 ranks are there``; ranks first, since others end with them."""
         there = f"{self.count} of {self.wanted} ranks are there" if self.wanted else f"{self.count} ranks are there"
-        died = sorted(self.lost, key=lambda name: not name.startswith(self.engine.RANK_TITLES))
-        if not died:
-            return there
-        told = f"{', '.join(died)} died"
+        died = self.died()
         # Ranks that died before anybody saw their names are what is missing, not those that ended with them.
-        return f"{told}; {there}" if died[0].startswith(self.engine.RANK_TITLES) else f"{there}; {told}"
+        told = [f"{died} died", there] if died.startswith(self.engine.RANK_TITLES) else [there, f"{died} died"]
+        return "; ".join(told) if died else there
+
+    def died(self) -> str:
+        """Those that died, ranks first."""
+        return ", ".join(sorted(self.lost, key=lambda name: not name.startswith(self.engine.RANK_TITLES)))

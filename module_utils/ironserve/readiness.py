@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
-from . import evidence, host, notify, nvml, probe
+from . import evidence, host, notify, nvml, probe, processes
 from .engines import ENGINES
 from .judge import BAD, Seen, Verdict, judge_ranks, judge_start
 from .ranks import node_rank
@@ -235,16 +234,12 @@ class Helper:
         finding = probe.end_path(self.release["service"], self.invocation)
         host.write_text(finding, json.dumps({"outcome": verdict.verdict, "detail": verdict.reason, "final": True}))
         gate = Path(GATE_DROP_IN.format(unit=unit_name(self.release["service"])))
-        if not gate.exists():
-            self._keep_evidence()
         until = self.clock() + EVIDENCE_S
         while gate.exists() and self.alive() and self.clock() < until:
             self.sleep(POLL_S)
-        with contextlib.suppress(ProcessLookupError):
-            process = os.pidfd_open(self.main_pid)
-            if self.alive():
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-            os.close(process)
+        if self.alive() and self.ticks is not None:  # no gate watches, or none any more
+            self._keep_evidence()
+            processes.send(self.main_pid, self.ticks, signal.SIGKILL)
 
     def _found(self) -> dict[str, Any]:
         return probe.read(self.release["service"], self.invocation)

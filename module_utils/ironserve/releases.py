@@ -70,6 +70,7 @@ class Plan:
     write_secrets: bool = False
     activate: bool = False
     prove: bool = False
+    reverts: bool = False
     reasons: list[str] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
     unit_path: str = ""
@@ -83,12 +84,12 @@ class Plan:
         before = self.state.before
         own = before.get("release") == self.wished and self.state.running
         own = own and before.get("started") == self.state.show.get("ExecMainStartTimestampMonotonic")
-        return float(before["activated"]) if own and self.activate else None
+        return float(before["activated"]) if own and not self.state.current else None
 
     @property
     def rewrites(self) -> bool:
         """Whether what a start reads is written: the unit, the secrets, the link to the release."""
-        return self.write or self.write_secrets or self.activate
+        return self.write or self.write_secrets or self.activate or self.resumed_at is not None
 
     def result(self) -> dict[str, Any]:
         """The module's answer, JSON-plain."""
@@ -224,6 +225,8 @@ class Releases:
         self.unit_path = Path(systemd.UNIT_DIRECTORY) / self.unit
         self.activated = host.RUNTIME / f"{service}.activated"
         self.before = host.RUNTIME / f"{service}.activated-before"
+        self.reverting = self.folder / "reverting"
+        """Folder of the release that is being put back: a rollback that was cut off goes on with it, and not back."""
         self.drop_in = Path(systemd.GATE_DROP_IN.format(unit=self.unit))
 
     def active_release(self) -> dict[str, Any]:
@@ -291,7 +294,11 @@ class Releases:
         """
         records, staged = ledger.read(self.folder / "ledger.jsonl"), self._staged()
         active, good = (host.link_target(self.folder / link) for link in ("active", "last-known-good"))
-        folder = revert.find(to, records, staged, good) if to else revert.choose(records, staged, active, good, other)
+        if to:
+            folder = revert.find(to, records, staged, good)
+        else:
+            begun = (host.read_text(self.reverting) or "").strip()
+            folder = revert.choose(records, staged, active, good, other, begun)
         if not folder:
             none = "no other release was" if other and active and active == good else "no release was"
             return None, f"{none} good on this host before"
@@ -304,7 +311,9 @@ class Releases:
             if to:
                 raise ValueError(why)
             return None, why
-        return self.plan_staged("active", folder), ""
+        plan = self.plan_staged("active", folder)
+        plan.reverts = True
+        return plan, ""
 
     def _lacking_secrets(self, release: Mapping[str, Any], engine_secrets: Mapping[str, secrets.Values]) -> list[str]:
         """Names of secrets that a release needs and that are nowhere. Those that are only given are written then.
@@ -340,7 +349,11 @@ class Releases:
         if plan.stage:
             self._stage(plan)
         if plan.rewrites:
+            if plan.reverts:
+                host.write_text(self.reverting, plan.wished)
             self._activate(plan)
+            if not plan.reverts:
+                self.reverting.unlink(missing_ok=True)
         if plan.prove:
             self._prove(plan)
 
@@ -352,6 +365,7 @@ class Releases:
         host.forget_starts(self.unit)
         host.systemctl("--quiet", "enable", self.unit)
         host.link(self.folder / "last-known-good", f"releases/{plan.wished}")
+        self.reverting.unlink(missing_ok=True)
 
     def _stage(self, plan: Plan) -> None:
         """Release and verified unit into a folder of their own, whole or not at all."""

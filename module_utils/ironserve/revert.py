@@ -12,7 +12,7 @@ Staged = Mapping[str, Mapping[str, Any]]
 """Releases by the name of their folder."""
 
 
-def choose(records: Records, staged: Staged, active: str | None, good: str | None, other: bool) -> str:
+def choose(records: Records, staged: Staged, active: str | None, good: str | None, other: bool, begun: str = "") -> str:
     """Folder of the newest good release, empty where there is none.
 
     The active one is it only if it is the last-known-good: else it is the one that did not get there.
@@ -23,8 +23,11 @@ def choose(records: Records, staged: Staged, active: str | None, good: str | Non
         active: folder of the active release, or None.
         good: folder of the last-known-good, or None.
         other: the active one is not wanted in any case.
+        begun: folder of a release that is being put back and has not got there, or empty.
     """
     found = ledger.good_releases(records, staged, good)
+    if begun and begun == active != good and begun in found:
+        return begun
     if active == good and active in found and not other:
         return str(active)
     return next((folder for folder in found if folder != active), "")

@@ -61,7 +61,9 @@ class Service:
         self.unit = systemd.unit_name(name)
         self.releases = Releases(name, values=values)
         self.ledger = self.releases.folder / "ledger.jsonl"
-        self.secrets = secrets.texts(values)
+        # A rollback leaves the host's files as they are, which may hold other secrets than the inventory has now.
+        known = {*secrets.texts(values), *evidence.known_secrets(name)}
+        self.secrets = sorted(known, key=len, reverse=True)
 
     def started(
         self,
@@ -88,9 +90,11 @@ class Service:
             raise RuntimeError(
                 f"release {expected or 'any'} is not active on this host, {active or 'none'} is: deploy it"
             )
-        changed = bool(cursor.get("changed"))
+        changed, asked_at = bool(cursor.get("changed")), 0.0
         if not cursor:
+            now = time.monotonic()
             changed = self._start_or_attach()
+            asked_at = now if changed else 0.0
         release = self.releases.active_release()
         gate = Gate(
             release,
@@ -98,8 +102,11 @@ class Service:
             self.releases.is_current,
             self.secrets,
             cleanup=cleanup,
+            asked_at=asked_at,
         )
         verdict = gate.watch(slice_s)
+        if verdict.verdict in BAD and self._was_stopped(cursor):
+            return self._stopped_by_somebody(changed, gate)
         # After a reboot an unproven release may have started at boot, without the drop-in: it is judged all the same.
         good = host.link_target(self.releases.folder / "last-known-good")
         done, gated = verdict.verdict != "waiting", self.releases.drop_in.exists() or active != good
@@ -122,7 +129,7 @@ class Service:
                 "expected_s": ledger.expected_s(records, release["release_id"]),
                 # Since the engine began: neither the end of an older one nor a late attachment counts.
                 **({"elapsed_s": gate.elapsed_s()} if gate.elapsed_s() else {}),
-                "cursor": {"changed": changed, "gate": gate.cursor()},
+                "cursor": {"changed": changed, "gated": self.releases.drop_in.exists(), "gate": gate.cursor()},
             },
         }
         if done and gated:
@@ -135,6 +142,29 @@ class Service:
                 answer |= {"cause_id": known.id, "advice": known.advice, "permanent": known.permanent}
             answer |= {**kept, "notices": [*answer.get("notices", []), *kept["notices"]]}
         return answer
+
+    def _was_stopped(self, cursor: Mapping[str, Any]) -> bool:
+        """Whether somebody stopped for good what this gate watches: that takes the drop-in away. So does a reboot."""
+        watched = cursor.get("gated") and cursor.get("gate", {}).get("boot") == host.boot_id()
+        return bool(watched) and not self.releases.drop_in.exists()
+
+    def _stopped_by_somebody(self, changed: bool, gate: Gate) -> dict[str, Any]:
+        """No failure of the release, and no reason to start another one against the will of who stopped it."""
+        why = "somebody stopped it while it was being judged"
+        return {
+            "changed": changed,
+            "failed": True,
+            "verdict": "failed",
+            "cause": why,
+            "msg": f"{self.name} did not become ready: {why}; it stays stopped, and nothing is put back",
+            "phase": gate.reading.phase,
+            "progress": gate.reading.progress,
+            "timings": gate.timings,
+            "main_pid": 0,
+            "under_gate": False,
+            "evidence": {},
+            "slice": {"done": True, "phase": "", "progress": "", "expected_s": None, "cursor": {}},
+        }
 
     def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:
         """Stop the service for good, over a reboot too, and wait for a slice until it is gone.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import host, logs, nvml, processes, vitals
+from . import evidence, host, logs, nvml, processes, vitals
 from .engines import ENGINES
 from .judge import Seen
 from .progress import Progress, stall_limit_s
 from .ranks import Member, Ranks, expected
+from .secrets import redact
 
 LOOK_EVERY_S = 1.0
 REPEATED_SHOWN = 60
@@ -42,6 +44,7 @@ class Start:
         self.ranks = Ranks(self.engine, expected(release.get("flags", {}), self.engine))
         self.group = vitals.control_group(host.read_text(Path("/proc/self/cgroup")) or "")
         self.own = {os.getpid(), os.getppid()}
+        self.secrets = evidence.known_secrets(release["service"])
         self.repeated = ""
         self.fatal_at, self.generates_at = 0.0, 0.0
         self._memory: dict[str, int] | None = None
@@ -57,11 +60,12 @@ class Start:
         """
         self.generates_at = self.generates_at or (at if generates else 0.0)
         moved = {"log"} if self._read_log(at) else set()
-        pids = self.pids()
+        members = self._members()
+        pids = [member.process.pid for member in members]
         moved |= self.vitals.look(vitals.sample(pids, self._gpu_memory(set(pids))), at)
         said = {"log": f'log repeats "{self.repeated[:REPEATED_SHOWN]}"' if self.repeated else "log silent"}
         self.progress.look(moved, {**said, **self.vitals.said}, at, excused)
-        self.ranks.look(self._members(pids), at)
+        self.ranks.look(members, at)
         stall_s = stall_limit_s(self.release.get("stall_timeout_s"), self.reading.phase)
         return Seen(
             phase=self.reading.phase,
@@ -73,6 +77,7 @@ class Start:
             signals=self.progress.plain(at),
             described=self.progress.described(at),
             ranks=self.ranks.said(),
+            died=self.ranks.died(),
             lost_s=self.ranks.lost_for_s(at),
             missing=self.ranks.missing(),
             generates_s=at - self.generates_at if self.generates_at else 0.0,
@@ -82,19 +87,26 @@ class Start:
 
     def look_at_ranks(self, at: float) -> Ranks:
         """Look at nothing but the engine's processes: of one that serves the rest says nothing."""
-        self.ranks.look(self._members(self.pids()), at)
+        self.ranks.look(self._members(), at)
         return self.ranks
 
     def pids(self) -> list[int]:
         """The engine's processes: those of the unit but for the helper and what it started."""
+        return [process.pid for process in self._processes()]
+
+    def _processes(self) -> list[processes.Process]:
         if self.group is None:  # no control group of its own, so no unit
-            return [process.pid for process in processes.Table().tree(self.main_pid)]
-        mine = {*self.own, self.gpus.pid if self.gpus else None}
-        return [pid for pid in vitals.members(self.group) if pid not in mine]
+            return processes.Table().tree(self.main_pid)
+        own = {*self.own, self.gpus.pid if self.gpus else None}
+        found = filter(None, map(processes.read, vitals.members(self.group)))
+        # What asks the driver may be a program that the child started: nvidia-smi works hard.
+        return [process for process in found if process.pid not in own and process.parent not in own - {os.getppid()}]
 
     def _read_log(self, at: float) -> bool:
         """Whether the log moved."""
         lines, self.cursor = logs.take(self.log, self.cursor)
+        lines = [redact(line, self.secrets) for line in lines]
+        self.cursor = replace(self.cursor, partial=redact(self.cursor.partial, self.secrets))
         was_fatal = bool(self.reading.fatal)
         logs.read(self.reading, lines, self.phases, self.cursor.partial, self.fatal)
         if self.reading.fatal and not was_fatal:
@@ -117,27 +129,20 @@ class Start:
             self._memory = {gpu.uuid: own_mib(gpu.processes, pids, gpu.memory_used_mib or 0) for gpu in found} or None
         return self._memory
 
-    def _members(self, pids: Iterable[int]) -> list[Member]:
-        found = []
-        for pid in pids:
-            process = processes.read(pid)
-            if process:
-                found.append(Member(process, self._title(process)))
+    def _members(self) -> list[Member]:
+        found = [Member(process, self._title(process)) for process in self._processes()]
+        there = {(member.process.pid, member.process.start_ticks) for member in found}
+        self._titles = {key: title for key, title in self._titles.items() if key[:2] in there}
         return found
 
     def _title(self, process: processes.Process) -> str:
         """The first word of its command line, where its name says that it has a title; read once a name."""
-        if not process.comm.startswith(self.engine.TITLE):
-            return ""
         key = (process.pid, process.start_ticks, process.comm)
-        if key not in self._titles:
-            # Of one that waits in the kernel, or died, it may not be there to read: its name will do until it is.
-            command = "" if process.state in "DZX" else host.read_text(Path(f"/proc/{process.pid}/cmdline")) or ""
-            title = command.split("\0")[0].strip()
-            if not title:
-                return process.comm
-            self._titles[key] = title
-        return self._titles[key]
+        if key not in self._titles and process.comm.startswith(self.engine.TITLE) and process.state not in "DZX":
+            command = host.read_text(Path(f"/proc/{process.pid}/cmdline")) or ""
+            if command.strip("\0 "):
+                self._titles[key] = command.split("\0")[0].strip()
+        return self._titles.get(key, "")
 
 
 def own_mib(users: Iterable[Any] | None, pids: set[int], used_mib: int) -> int:

@@ -5,15 +5,15 @@ a byte a second into a pipe. So each signal has a measure that a hang does not r
 
 - ``io``: bytes that came from a disk or a network file system, or large reads from the page cache. Small ones (a pipe,
   an event) are how processes wait for each other. Writes do not count: a hang that complains fills its log.
-- ``cpu``: work beyond spinning. What waits in a loop touches no new memory; what compiles, loads or traces does, so CPU
-  time counts together with page faults.
+- ``cpu``: work beyond spinning, of any one process. What waits in a loop touches no new memory; what compiles, loads or
+  traces does, so CPU time counts together with page faults.
 - ``gpu_memory``: memory used on the service's GPUs, up or down.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,7 @@ WINDOW_S = 1.0
 
 
 class Usage(NamedTuple):
-    """What a process has used since it began; the children that it reaped are in the second and third figure."""
+    """What a process itself has used since it began."""
 
     start_ticks: int
     cpu_ticks: int
@@ -73,27 +73,22 @@ def parse_usage(stat: str, io: str) -> Usage:
     """Usage from the texts of /proc/PID/stat and /proc/PID/io; the latter may be empty."""
     fields = stat.rsplit(")", 1)[1].split()
     counts = dict(line.split(": ", 1) for line in io.splitlines() if ": " in line)
-    # Fields 10 to 13 of stat(5) are faults, 14 to 17 CPU time, of itself and of reaped children; the state is field 3.
-    faults, cpu = sum(int(field) for field in fields[7:11]), sum(int(field) for field in fields[11:15])
+    # Fields 10 and 12 of stat(5) are its faults, 14 and 15 its CPU time; the state, the first here, is field 3.
+    faults, cpu = int(fields[7]) + int(fields[9]), int(fields[11]) + int(fields[12])
     disk, cached, reads = (int(counts.get(name, 0)) for name in ("read_bytes", "rchar", "syscr"))
     return Usage(parse_stat(stat).start_ticks, cpu, faults, disk, cached, reads)
 
 
-def used(before: Mapping[int, Usage], now: Mapping[int, Usage], ticks_per_s: int) -> Delta:
-    """What happened between two looks. What began in between counts whole.
-
-    CPU time and faults are differences of sums: what a process used is told by its parent once that reaped it, so that
-    one that ended counts once. Reads are of each process itself, and end with it.
-    """
-    cpu, faults = (sum(usage[place] for usage in now.values()) - sum(usage[place] for usage in before.values())
-                   for place in (1, 2))  # fmt: skip
-    reads = [0, 0, 0]
+def used(before: Mapping[int, Usage], now: Mapping[int, Usage], ticks_per_s: int) -> list[Delta]:
+    """What each process that is there used between two looks. What began in between counts whole."""
+    found = []
     for pid, usage in now.items():
         old = before.get(pid)
-        for place in range(3):
-            known = old[place + 3] if old and old.start_ticks == usage.start_ticks else 0
-            reads[place] += max(0, usage[place + 3] - known)
-    return Delta(max(0, cpu) / ticks_per_s, max(0, faults), *reads)
+        if old is None or old.start_ticks != usage.start_ticks:
+            old = Usage(usage.start_ticks, 0, 0)
+        cpu_ticks, faults, *reads = (max(0, usage[place] - old[place]) for place in range(1, 6))
+        found.append(Delta(cpu_ticks / ticks_per_s, faults, *reads))
+    return found
 
 
 @dataclass
@@ -127,28 +122,30 @@ class Vitals:
         span = at - self._at
         if span < WINDOW_S:
             return moved
-        delta = used(self._last.usage, sample.usage, self.ticks_per_s)
+        deltas = used(self._last.usage, sample.usage, self.ticks_per_s)
         self._last, self._at = sample, at
-        if sample.has_io and self._io_moved(delta, span):
+        if sample.has_io and self._io_moved(deltas, span):
             moved.add("io")
-        if self._cpu_moved(delta, span):
+        if self._cpu_moved(deltas, span):
             moved.add("cpu")
         return moved
 
-    def _io_moved(self, delta: Delta, span: float) -> bool:
-        self._disk += delta.disk_bytes
-        rate = delta.read_bytes / MIB / span
-        large = delta.reads > 0 and delta.read_bytes / delta.reads >= CACHED_BYTES_PER_READ
-        moved = self._disk >= DISK_MIB * MIB or (rate >= CACHED_MIB_PER_S and large)
-        shown = max(rate if large else 0.0, delta.disk_bytes / MIB / span)
-        self.said["io"] = f"reads {shown:.0f} MiB/s" if moved else "reads nothing"
+    def _io_moved(self, deltas: Sequence[Delta], span: float) -> bool:
+        disk_bytes = sum(delta.disk_bytes for delta in deltas)
+        large = [delta for delta in deltas if delta.reads and delta.read_bytes / delta.reads >= CACHED_BYTES_PER_READ]
+        rate = sum(delta.read_bytes for delta in large) / MIB / span
+        self._disk += disk_bytes
+        moved = self._disk >= DISK_MIB * MIB or rate >= CACHED_MIB_PER_S
+        self.said["io"] = f"reads {max(rate, disk_bytes / MIB / span):.0f} MiB/s" if moved else "reads nothing"
         if moved:
             self._disk = 0
         return moved
 
-    def _cpu_moved(self, delta: Delta, span: float) -> bool:
-        share = delta.cpu_s / span
-        moved = share >= CPU_SHARE and delta.faults >= FAULTS_PER_CPU_S * delta.cpu_s
+    def _cpu_moved(self, deltas: Sequence[Delta], span: float) -> bool:
+        share = sum(delta.cpu_s for delta in deltas) / span
+        moved = any(
+            delta.cpu_s / span >= CPU_SHARE and delta.faults >= FAULTS_PER_CPU_S * delta.cpu_s for delta in deltas
+        )
         if moved:
             said = f"{share:.1f} CPUs at work"
         elif share >= CPU_SHARE:

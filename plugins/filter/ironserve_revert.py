@@ -89,6 +89,22 @@ def rollback_problems(results: Sequence[Mapping[str, Any]], host: str) -> list[s
     return [f"{host}, {answer['serve_service']}: {answer.get('why') or answer.get('msg')}" for answer in lacking]
 
 
+def rollback_split(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[str]:
+    """Services of which hosts of one group would go back to different releases, as when a rollback was cut off."""
+    goals: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for host in hosts:
+        for answer in hostvars[host]["serve_chosen"]["results"]:
+            release = answer["release"]
+            goal = f"{release['profile']} ({release['release_id']})"
+            goals.setdefault((answer["serve_service"], release["host_group"]), {}).setdefault(goal, []).append(host)
+    told = []
+    for (service, _), several in goals.items():
+        if len(several) > 1:
+            ways = " and ".join(f"{goal} on {', '.join(on)}" for goal, on in several.items())
+            told.append(f"{service} would go back to {ways}: say which, -e release=ID, or take the hosts apart with -l")
+    return told
+
+
 class FilterModule:
     """The filters by name."""
 
@@ -98,4 +114,5 @@ class FilterModule:
             "ironserve_reverted": reverted,
             "ironserve_failure": failure,
             "ironserve_rollback_problems": rollback_problems,
+            "ironserve_rollback_split": rollback_split,
         }

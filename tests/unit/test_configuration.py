@@ -33,9 +33,10 @@ def test_a_deploy_to_an_inventory_that_is_not_there_is_a_failure():
 
 
 def test_every_playbook_parses():
-    for playbook in ("deploy.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))):
-        result = ansible("ansible-playbook", "--syntax-check", "-i", "inventory/hosts.example.yml", playbook)
-        assert result.returncode == 0, result.stderr
+    playbooks = ["deploy.yml", *(f"playbooks/{path.name}" for path in (ROOT / "playbooks").glob("*.yml"))]
+    result = ansible("ansible-playbook", "--syntax-check", "-i", "inventory/hosts.example.yml", *playbooks)
+    assert result.returncode == 0, result.stderr
+    assert all(f"playbook: {playbook}" in result.stdout for playbook in playbooks)
 
 
 def test_the_example_inventory_resolves_for_every_group():

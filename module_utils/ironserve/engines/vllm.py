@@ -43,6 +43,7 @@ DATA_PARALLEL_INSIDE: tuple[str, ...] = ()
 NODE_RANK_FLAGS = ("node-rank",)
 
 RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"distributed-executor-backend": ("mp",), "data-parallel-size-local": (),
+                   "data-parallel-backend": ("mp",),
                    "data-parallel-rank": ()}  # fmt: skip
 """Flags with which other programs or hosts have some of the ranks, each with the values for which they do not."""
 

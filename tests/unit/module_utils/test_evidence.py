@@ -259,3 +259,31 @@ def test_the_start_has_a_time_that_lines_of_the_kernel_can_be_compared_with():
     assert abs(datetime.datetime.fromisoformat(told) - since) < datetime.timedelta(seconds=5)
     assert evidence._started({"ExecMainStartTimestampMonotonic": "0"}, now_s=100.0) == ""
     assert evidence._started({}, now_s=100.0) == ""
+
+
+def test_what_a_helper_kept_is_taken_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "STATE", tmp_path / "state")
+    monkeypatch.setattr(host, "RUNTIME", tmp_path / "run")
+    left = evidence.by_helper("main")
+    left.mkdir(parents=True)
+    (tmp_path / "secret").write_text("x")
+    names = ["20261130T040000Z-a-1.json.gz", "20991130T040000Z-a-1.json.gz", "Zzz.json.gz", "notes.txt"]
+    for name in names:
+        (left / name).write_text(name)
+    (left / "20261130T040001Z-a-1.json.gz").symlink_to(tmp_path / "secret")
+    (left / "20261130T040002Z-a-1.json.gz").mkdir()
+    assert [path.name for path in evidence.adopt("main")] == names[:1]
+    assert (tmp_path / "state" / "main" / "evidence" / names[0]).read_text() == names[0]
+    assert {path.name for path in left.iterdir()} >= set(names[1:])
+
+
+def test_a_link_in_place_of_the_helpers_folder_leads_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "STATE", tmp_path / "state")
+    monkeypatch.setattr(host, "RUNTIME", tmp_path / "run")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "20261130T040000Z-a-1.json.gz").write_text("x")
+    evidence.by_helper("main").parent.mkdir(parents=True)
+    evidence.by_helper("main").symlink_to(other)
+    assert evidence.adopt("main") == []
+    assert len(list(other.iterdir())) == 1

@@ -311,3 +311,12 @@ def test_a_log_that_was_replaced_is_read_from_its_start(tmp_path):
 
 def test_a_log_that_is_not_there_is_empty(tmp_path):
     assert logs.follow(tmp_path / "main.log", logs.Cursor(), 4096) == ("", logs.Cursor())
+
+
+def test_an_engine_that_exits_and_leaves_processes_behind_has_failed_though_its_start_still_waits(world):
+    here = world(started_at=5.0, now=6.0)
+    here.unit |= {"ActiveState": "activating", "MainPID": "0", "ExecMainCode": "1", "ExecMainStatus": "0", "Job": "77"}
+    before = Gate(RELEASE, {}, lambda show: True, clock=here.clock, sleep=here.sleep, asked_at=7.0)
+    assert before.look().verdict == "waiting"  # what it shows is the start before
+    watched = Gate(RELEASE, {}, lambda show: True, clock=here.clock, sleep=here.sleep, asked_at=4.5)
+    assert watched.look() == ("failed", "the engine exited with status 0")

@@ -127,6 +127,11 @@ def test_an_exit_is_a_failure_with_its_status():
     assert judge(gone("2", "9"), {}, 1, 60) == Verdict("failed", "the engine was killed by SIGKILL")
 
 
+def test_an_exit_after_one_of_its_processes_died_names_that_one():
+    verdict = judge(gone("1", "1"), {"died": "VLLM::EngineCore (pid 242)"}, 1, 60)
+    assert verdict == Verdict("failed", "the engine exited with status 1, after VLLM::EngineCore (pid 242) died")
+
+
 def test_case_29_an_exit_with_status_0_is_a_failure_too():
     show = {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "MainPID": "0", "ExecMainCode": "1",
             "ExecMainStatus": "0", "NRestarts": "0"}  # fmt: skip

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from ansible.module_utils.ironserve import host, probe
+from ansible.module_utils.ironserve import host, judge, probe
 
 COMPLETION = {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 3}}
 
@@ -128,7 +128,7 @@ def test_another_process_that_answers_on_the_port_is_not_this_server(serve):
 
 def test_case_24_a_model_list_is_no_readiness(serve):
     release, _ = serve(_health=(503, {}))
-    assert outcome(release)["outcome"] is None
+    assert "outcome" not in outcome(release)
 
 
 def test_case_28_health_500_is_a_dead_engine(serve):
@@ -155,6 +155,29 @@ def test_a_key_is_sent_where_the_server_wants_one(serve):
     handler.reply = lambda self: (told.append(self.headers.get("Authorization")), answer(self))
     probe.watch(release, lambda: True, "i", "sk-TEST")
     assert told == [None] + ["Bearer sk-TEST"] * 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"final": true}', '{"outcome": "ready", "proof": "x"}', '{"outcome": 7, "proof": {"outcome": []}}',
+     '{"outcome": ["ready"], "detail": {"a": 1}, "health": {}, "at": "x"}', '"x"', "null"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", [probe.result_path, probe.end_path])
+def test_whatever_the_engines_user_leaves_there_the_judge_can_read(tmp_path, monkeypatch, text, path):
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    host.write_text(path("main", "i"), text)
+    judge.judge({"ActiveState": "active", "MainPID": "1"}, probe.read("main", "i"), 1, 60)
+    host.write_text(probe.start_path("main", "i"), text)
+    assert probe.signals("main", "i", 1.0) == {}
+
+
+def test_a_helpers_last_word_outlives_what_is_asked_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "RUNTIME", tmp_path)
+    host.write_text(probe.result_path("main", "i"), '{"outcome": "ready"}')
+    host.write_text(probe.end_path("main", "i"), '{"outcome": "stalled", "detail": "it hangs"}')
+    probe.forget("main")
+    assert probe.read("main", "i") == {"outcome": "stalled", "detail": "it hangs", "final": True}
+    assert not probe.result_path("main", "i").exists()
 
 
 def test_a_result_that_is_no_json_is_none(tmp_path, monkeypatch):

@@ -114,3 +114,20 @@ def test_an_engine_that_names_nothing_is_not_judged_by_names():
     found = Ranks(vllm, 8)
     found.look([Member(Process(10, 1, 10, 5, "S", 30, "python3"), "python3")], 1.0)
     assert (found.missing(), found.lost) == (0, {})
+
+
+@pytest.mark.parametrize("title", ["VLLM::Worker_TP3", ""])  # its command line may not be readable at that moment
+def test_a_fork_is_told_by_its_name_too(title):
+    found = Ranks(vllm, 1)
+    worker = member(40, "VLLM::Worker_TP3", 30)
+    fork = Member(Process(41, 40, 1, 5, "R", 1, "VLLM::Worker_TP"), title)
+    found.look([worker, fork], 1.0)
+    found.look([worker], 2.0)
+    assert (found.lost, found.count) == ({}, 1)
+
+
+def test_months_of_children_leave_nothing_behind():
+    found = Ranks(vllm, 1)
+    for number in range(1000):
+        found.look([member(40, "VLLM::EngineCore", 10), member(100 + number, "VLLM::Helper", 40)], float(number))
+    assert len(found.seen) == 2

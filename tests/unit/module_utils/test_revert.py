@@ -69,3 +69,19 @@ def test_what_is_not_found_is_told_with_everything_that_is_staged(name, said):
     assert f"{A} (of a, last ready 2026-01-01)" in str(error.value)
     assert f"{B} (of b, last failed 2026-01-02)" in str(error.value)
     assert f"{C} (of a, no start of it is recorded)" in str(error.value)
+
+
+def test_a_rollback_that_was_cut_off_goes_on_and_not_back():
+    """A served, then B; back to A began: A is active, B is still the last-known-good."""
+    told = records((A, "ready"), (B, "ready"))
+    assert revert.choose(told, STAGED, A, B, other=True, begun=A) == A
+    assert revert.choose(told, STAGED, A, B, other=True) == B
+    assert revert.choose(told, STAGED, B, B, other=True, begun=A) == A  # before it was activated
+    failed = [*told, *records((A, "stalled"))]
+    assert revert.choose(failed, STAGED, A, B, other=True, begun=A) == B
+
+
+def test_a_load_that_an_operator_stopped_says_nothing_of_the_release():
+    told = records((A, "ready"), (B, "ready"), (A, "stopped"))
+    assert ledger.good_releases(told, STAGED, B) == [A, B]
+    assert ledger.good_releases([*told, *records((A, "failed"))], STAGED, B) == [B]

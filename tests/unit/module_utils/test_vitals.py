@@ -17,8 +17,8 @@ IO = "rchar: 900\nwchar: 5\nsyscr: 3\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 0
 
 def test_usage_is_read_from_the_kernels_files():
     stat = STAT.format(minflt=10, cminflt=20, majflt=3, utime=100, stime=50)
-    assert parse_usage(stat, IO) == Usage(77, 150, 33, 4096, 900, 3)
-    assert parse_usage(stat, "") == Usage(77, 150, 33)
+    assert parse_usage(stat, IO) == Usage(77, 150, 13, 4096, 900, 3)
+    assert parse_usage(stat, "") == Usage(77, 150, 13)
 
 
 def test_this_process_can_be_sampled():
@@ -48,15 +48,19 @@ def test_the_control_group_of_a_process(tmp_path: Path, text, made, group):
     assert vitals.members(tmp_path / made) == [1, 2]
 
 
-def test_what_began_since_counts_whole_and_what_ended_counts_once():
+def test_what_began_since_counts_whole_and_what_ended_takes_nothing_back():
     before = {1: Usage(5, 100, 1000, 10, 10, 1), 2: Usage(5, 900, 9, 9, 9, 9)}
-    # The parent reaped the child, whose last moment was 10 ticks and 2 faults more.
-    now = {1: Usage(5, 1060, 1511, 20, 10, 1), 3: Usage(9, 50, 7, 0, 0, 0)}
-    assert used(before, now, 100) == (1.1, 509, 10, 0, 0)
+    now = {1: Usage(5, 150, 1500, 20, 10, 1), 3: Usage(9, 50, 7, 0, 0, 0)}
+    assert used(before, now, 100) == [(0.5, 500, 10, 0, 0), (0.5, 7, 0, 0, 0)]
+    assert used({1: Usage(4, 100, 0)}, {1: Usage(5, 30, 0)}, 100)[0].cpu_s == 0.3  # another process of the same pid
 
 
-def test_what_ended_without_being_reaped_takes_nothing_back():
-    assert used({1: Usage(5, 100, 0), 2: Usage(5, 900, 9)}, {1: Usage(5, 150, 0)}, 100) == (0.0, 0, 0, 0, 0)
+def test_one_rank_that_compiles_among_seven_that_spin_is_work():
+    vitals_, last = Vitals(ticks_per_s=100), {pid: Usage(1, 0, 0) for pid in range(8)}
+    vitals_.look(Sample(last), 0.0)
+    now = {pid: Usage(1, 100, 1300 if pid == 3 else 2) for pid in range(8)}
+    assert vitals_.look(Sample(now), 1.0) == {"cpu"}
+    assert vitals_.said["cpu"] == "8.0 CPUs at work"
 
 
 class Engine:

@@ -62,3 +62,17 @@ def test_what_a_takeover_stopped_is_told_last(filters):
 def test_services_without_a_way_back_are_told_with_host_and_name(filters):
     results = [{**BACK, "serve_service": "a"}, {**NONE, "serve_service": "b"}, {"msg": "no", "serve_service": "c"}]
     assert filters.rollback_problems(results, "h1") == [f"h1, b: {NONE['why']}", "h1, c: no"]
+
+
+def test_hosts_of_a_group_that_would_go_back_to_different_releases_are_told(filters):
+    def host(release_id: str, group: str = "blackwell"):
+        release = {"profile": f"p{release_id}", "release_id": release_id, "host_group": group}
+        return {"serve_chosen": {"results": [{"serve_service": "main", "release": release}]}}
+
+    same = {"h1": host("a"), "h2": host("a"), "h3": host("x", "hopper")}
+    assert filters.rollback_split(list(same), same) == []
+    split = {"h1": host("b"), "h2": host("a"), "h3": host("a")}
+    assert filters.rollback_split(list(split), split) == [
+        "main would go back to pb (b) on h1 and pa (a) on h2, h3: "
+        "say which, -e release=ID, or take the hosts apart with -l"
+    ]
