@@ -15,7 +15,7 @@ from deploys import BIN, ROOT, UNIT, Fleet
 
 STALL_S = 15
 """stall_timeout_s of profiles whose start is made to hang."""
-WATCHDOG_S = 16
+WATCHDOG_S = 20
 BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines")
 
 
@@ -38,24 +38,24 @@ class Engine(NamedTuple):
         core: title of the process that drives the model.
         stopped: title of the process that runs the model.
         late: a line of its log after the weights and before it serves.
-        hangs_in: the phases in which a start may be whose model process just took its title.
+        hangs_at: a line of its log at which the model process is stopped.
+        hangs_in: the phases in which the start may be then.
         usage: how the last line of argparse's usage begins.
         death: how the message, with the last lines of the log, names a core that was killed. vLLM may just end.
         ended_note: what status says when the core of a server was killed.
         bad_model: a model that it refuses early; one of an unknown architecture SGLang refuses after half of its start.
-        hang_shows: a shell condition that holds once a server that hangs over a request shows that it does.
     """
 
     name: str
     core: str
     stopped: str
     late: str
+    hangs_at: str
     hangs_in: tuple[str, ...]
     usage: str
     death: str
     ended_note: str
     bad_model: BadModel
-    hang_shows: str
 
     def dead(self, pid: int) -> re.Pattern[str]:
         """What the message has to say of a core of this pid that was killed."""
@@ -67,6 +67,7 @@ VLLM = Engine(
     core="VLLM::EngineCore",
     stopped="VLLM::Worker",
     late="[CG]PU KV cache size",
+    hangs_at=r"world_size=\d+ rank=\d+",
     hangs_in=("joining ranks", "loading weights"),
     usage="vllm:",
     death=r"VLLM::EngineCore? \(pid PID\) died|\{'EngineCore': -9\}|the engine exited with status 1",
@@ -77,14 +78,13 @@ VLLM = Engine(
         error="Value error, Model architectures ['NobodyKnowsForCausalLM'] are not supported for now.",
         cause="This version of the engine does not know the model's architecture (NobodyKnowsForCausalLM).",
     ),
-    # Its health endpoint says 200 all the time: only the helper knows.
-    hang_shows=f"systemctl show -P StatusText {UNIT} | grep -q 'ended after'",
 )
 SGLANG = Engine(
     name="sglang",
     core="sglang::scheduler",
     stopped="sglang::scheduler",
     late="max_total_num_tokens=",
+    hangs_at="Init parallel begin",
     hangs_in=("joining ranks", "loading weights"),
     usage="sglang serve:",
     death=r"sglang::scheduler \(pid PID\) died|exit code:? -9",
@@ -95,7 +95,6 @@ SGLANG = Engine(
         error="OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/srv/leaves'.",
         cause="The folder /srv/leaves is not on the host",
     ),
-    hang_shows="true",
 )
 
 AMBUSH = r"""
@@ -303,6 +302,12 @@ class RealFleet(Fleet):
     def restarts(self) -> int:
         """How often systemd started the engine again by itself."""
         return int(self.shell("h1", f"systemctl show -P NRestarts {UNIT}"))
+
+    def status_but(self, word: str) -> dict[str, Any]:
+        """The host's first row of status that says another word than this."""
+        while (row := self.status("h1"))["status"] == word:
+            pass
+        return row
 
     def wait(self, condition: str, seconds: int) -> None:
         """Wait until a shell condition holds on the host."""

@@ -101,7 +101,7 @@ def test_a_start_whose_core_is_killed_fails_at_once_and_says_who_died(real, meas
 
 def test_a_start_whose_model_process_is_stopped_is_stalled_after_the_limit_and_not_sooner(real, measured):
     real.real_profile("hangs", stall_timeout_s=STALL_S)
-    ambush = real.ambush(real.engine.stopped, signal.SIGSTOP)
+    ambush = real.ambush(real.engine.stopped, signal.SIGSTOP, real.engine.hangs_at)
     result = real.deploy("hangs", check=False)
     told, record, evidence = ambush.result(), real.record(), kept(result.stdout)
     verdict_s = real.verdict_s(told["wall"])
@@ -171,22 +171,18 @@ def test_a_server_whose_core_is_killed_is_told_and_started_again(real, measured,
 
 
 def test_a_server_that_hangs_over_a_request_is_ended_by_the_watchdog_and_started_again(real, measured, serving):
-    restarts = real.restarts()
     ambush = real.ambush(real.engine.stopped, signal.SIGSTOP, since=0, first=STREAM)
     first = ambush.said()
-    real.wait(real.engine.hang_shows, WATCHDOG_S)
-    hung = real.status("h1")
+    hung = real.status_but("ready")  # vLLM's health endpoint says 200 all the time: the helper has to find out
     told = ambush.result()
     real.wait(f"[ $(systemctl show -P SubState {UNIT}) = auto-restart ]", 30)
     during = real.status("h1")
-    real.wait(f"p=$(systemctl show -P MainPID {UNIT}) && [ $p != 0 ] && [ $p != {serving} ]", 30)
     measured(hung=[hung["status"], hung["note"]], note=during["note"], **told)
-    assert first["pid"] == told["pid"]
+    assert (first["pid"], first["main"]) == (told["pid"], serving)
     assert "[DONE]" not in real.shell("h1", "cat /srv/stream")  # it was in flight
     assert hung["status"] == "unhealthy"
     # The helper looks four times within it.
     assert WATCHDOG_S * 3 / 4 - 1 <= told["ended_s"] <= WATCHDOG_S * 5 / 4 + 2
     assert "Watchdog timeout" in real.shell("h1", f"journalctl -u {UNIT} -o cat")
     assert during["status"] == "starting"
-    assert re.search("was killed by systemd's watchdog|loads again", during["note"])
-    assert real.restarts() == restarts + 1
+    assert re.search("killed by systemd's watchdog: .*; systemd starts it again|loads again", during["note"])
