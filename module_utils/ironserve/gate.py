@@ -60,7 +60,8 @@ class Gate:
         if cursor.get("boot") != host.boot_id():  # the host rebooted since: nothing of the cursor holds
             cursor = {}
         self.release, self.is_current = dict(release), is_current
-        self.phases = (release.get("log") or {}).get("phases", [])
+        known = release.get("log") or {}
+        self.phases, self.fatal = known.get("phases", []), known.get("fatal", [])
         self.secrets, self.clock, self.sleep, self.cleanup = secrets, clock, sleep, cleanup or {}
         self.unit = unit_name(release["service"])
         self.log = host.LOGS / f"{release['service']}.log"
@@ -122,7 +123,7 @@ class Gate:
         if self.verdict.verdict == "ready" and (unlike := self._read_back()):
             self.verdict = Verdict("failed", f"it serves, but it is not what was asked for: {'; '.join(unlike)}")
         if self.verdict.verdict in BAD and self.log_cursor.partial.strip():  # last words without a newline
-            logs.read(self.reading, [self.log_cursor.partial], self.phases)
+            logs.read(self.reading, [self.log_cursor.partial], self.phases, fatal=self.fatal)
         if self.verdict.verdict == "ready":
             became_active = int(self.show.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
             self.timings["ready"] = round(became_active - self._started_at(), 2)
@@ -199,7 +200,7 @@ class Gate:
         lines, self.log_cursor = logs.take(self.log, self.log_cursor)
         self.log_cursor = replace(self.log_cursor, partial=redact(self.log_cursor.partial, self.secrets))
         lines = [redact(line, self.secrets) for line in lines]
-        logs.read(self.reading, lines, self.phases, self.log_cursor.partial)
+        logs.read(self.reading, lines, self.phases, self.log_cursor.partial, self.fatal)
 
     def _probe(self) -> dict[str, Any]:
         """What the probe found of this start so far. A process that is being stopped does not count."""
@@ -207,7 +208,7 @@ class Gate:
             return {}
         service, invocation = self.release["service"], self.show.get("InvocationID", "")
         died = redact(str(probe.read_start(service, invocation).get("died") or ""), self.secrets)
-        found = {**probe.read(service, invocation), "died": died}
+        found = {**probe.read(service, invocation), "died": died, "fatal": self.reading.fatal}
         return {**found, "detail": redact(str(found.get("detail", "")), self.secrets)}
 
 

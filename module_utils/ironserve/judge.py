@@ -109,7 +109,8 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
     Args:
         show: properties of the unit.
         probe: what the probe found: ``outcome`` is None until it knows, else ``ready`` or a kind of failure that
-            ``detail`` explains. ``died``: processes of the engine that were seen to die before it ended.
+            ``detail`` explains. ``died``: processes of the engine that were seen to die before it ended. ``fatal``: why
+            it never serves, as its log says.
         elapsed_s: seconds that count against the limit.
         startup_timeout_s: seconds a start may take in all.
     """
@@ -122,7 +123,10 @@ def judge(show: Mapping[str, str], probe: Mapping[str, Any], elapsed_s: float, s
         return Verdict(str(probe["outcome"]) if probe["outcome"] in BAD else "failed", str(probe.get("detail", "")))
     if not (running or queued) and (ended or state in ("failed", "inactive")):
         after = f", after {probe['died']} died" if probe.get("died") else ""
-        how = f"the engine {ended}{after}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
+        said = f"; its log says that {probe['fatal']}" if probe.get("fatal") else ""
+        how = (
+            f"the engine {ended}{after}{said}" if ended else f"the unit is {state} ({show.get('Result', 'no result')})"
+        )
         return Verdict("failed", how)
     proof = probe.get("proof") or {}
     if probe.get("outcome") == "ready" and proof.get("outcome", "ready") != "ready":

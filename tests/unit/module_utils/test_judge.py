@@ -132,6 +132,11 @@ def test_an_exit_after_one_of_its_processes_died_names_that_one():
     assert verdict == Verdict("failed", "the engine exited with status 1, after VLLM::EngineCore (pid 242) died")
 
 
+def test_an_engine_that_killed_itself_is_told_with_the_reason_in_its_log():
+    verdict = judge(gone("2", "9"), {"fatal": "a scheduler crashed"}, 1, 60)
+    assert verdict == Verdict("failed", "the engine was killed by SIGKILL; its log says that a scheduler crashed")
+
+
 def test_case_29_an_exit_with_status_0_is_a_failure_too():
     show = {"ActiveState": "inactive", "SubState": "dead", "Result": "success", "MainPID": "0", "ExecMainCode": "1",
             "ExecMainStatus": "0", "NRestarts": "0"}  # fmt: skip
