@@ -182,7 +182,8 @@ class Helper:
                     if silent_s >= self.watchdog_s / 2 and evidence_of != moved_at:  # once, before systemd strikes
                         evidence_of = moved_at
                         self._keep_evidence()
-                    self.say(f"STATUS={what} for {silent_s:.0f} s; ended after {self.watchdog_s:.0f} s of that")
+                    if silent_s >= 1.5 * every_s:  # at one look alone a request may just have come
+                        self.say(f"STATUS={what} for {silent_s:.0f} s; ended after {self.watchdog_s:.0f} s of that")
                 next_look = self.clock() + every_s
             self.sleep(POLL_S)
 

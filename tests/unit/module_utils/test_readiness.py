@@ -314,6 +314,14 @@ def test_the_watchdog_is_fed_while_nothing_waits_and_one_token_comes(world, monk
     assert len(world.times("WATCHDOG=1")) == 4
 
 
+def test_one_look_between_a_request_and_its_first_token_is_no_hang(world, monkeypatch):
+    world.ends_at = 45
+    runs = serving(world, monkeypatch, lambda: (1.0, 5.0 if 18 < world.now < 22 else world.now))
+    runs.run()
+    assert not any("no token comes" in said for _, said in world.told)
+    assert len(world.times("WATCHDOG=1")) >= 3
+
+
 @pytest.mark.parametrize("looks", [(2.0, 5.0), None, (0.0, 5.0)], ids=["stuck", "mute", "idle-and-dead"])
 def test_the_watchdog_is_not_fed_when_requests_wait_or_nobody_answers(world, monkeypatch, looks):
     world.ends_at = 35
