@@ -66,14 +66,18 @@ def test_parts_fail_alone_in_time_and_within_their_size():
     assert len(json.dumps(found["large"])) < evidence.PART_BYTES + 1000
 
 
+def reap_all() -> None:
+    """Until no child is left, which is an error of waitpid; one that was killed on a busy machine may need a moment."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if os.waitpid(-1, os.WNOHANG)[0] == 0:
+            time.sleep(0.01)
+
+
 def test_no_child_is_left_over():
     evidence.ask({"endless": endless, "quick": quick}, 0.5)
-    # One that was killed on a busy machine may need a moment more than anybody waits for it.
-    deadline = time.monotonic() + 20
     with pytest.raises(ChildProcessError):
-        while time.monotonic() < deadline:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.01)
+        reap_all()
 
 
 def test_processes_of_the_unit_and_those_that_were_left_behind(tmp_path):
