@@ -63,6 +63,7 @@ def deploy(hosts: Fleet, number: int, behave: dict[str, Any]) -> None:
 
 def one_round(hosts: Fleet, number: int) -> dict[str, float]:
     """A release that ends, one that hangs, and one that is good."""
+    hosts.model("h1")  # the round before left its own behaviour
     found = {"engine_alone_s": engine_alone(hosts)}
     delay = {"phases": {"distributed": {"delay_s": 2}}}
     deploy(hosts, 3 * number + 1, {**delay, "exit_in": "weights", "exit_status": 3})
