@@ -28,7 +28,7 @@ from . import aside, host, logs, nvml, readback, secrets, symptoms, systemd
 from .gpus import to_json
 from .holders import mask, masked
 from .lineage import Lineage
-from .processes import PROC, Process, Table
+from .processes import PROC, Process, Table, read_file
 from .symptoms import summary
 
 DEADLINE_S = 10.0
@@ -274,8 +274,8 @@ def read_processes(
 def _look(table: Table, found: Sequence[Process], hide: Hide, sleep: Callable[[float], None]) -> Iterator[Piece]:
     for process in found:
         folder = table.proc / str(process.pid)
-        status = dict(line.split(":", 1) for line in _text(folder / "status").splitlines() if ":" in line)
-        waits_in = _text(folder / "wchan").strip()
+        status = dict(line.split(":", 1) for line in read_file(folder / "status").splitlines() if ":" in line)
+        waits_in = read_file(folder / "wchan").strip()
         yield (
             "processes",
             str(process.pid),
@@ -379,7 +379,7 @@ def read_environment(unit: str) -> Iterator[Piece]:
     if shown.get("MainPID", "0") == "0":
         items = shlex.split(shown.get("Environment", ""))
     else:
-        yield from (("limits", name, pair) for name, pair in readback.limits(_text(process / "limits")).items())
+        yield from (("limits", name, pair) for name, pair in readback.limits(read_file(process / "limits")).items())
         items = readback.words((process / "environ").read_text(errors="replace"))
     yield from (("environment", *item.split("=", 1)) for item in items if "=" in item)  # type: ignore[misc]
 
@@ -441,22 +441,14 @@ def _of_unit(table: Table, unit: str) -> list[Process]:
     return [
         process
         for pid, process in table.processes.items()
-        if symptoms.in_unit(_text(table.proc / str(pid) / "cgroup"), unit)
+        if symptoms.in_unit(read_file(table.proc / str(pid) / "cgroup"), unit)
     ]
 
 
 def _counts(proc: Path, pid: int) -> tuple[int, int]:
     """CPU ticks and bytes of a process so far; what is gone since used none."""
-    stat = _text(proc / str(pid) / "stat")
-    return (symptoms.cpu_ticks(stat) if stat else 0, symptoms.io_bytes(_text(proc / str(pid) / "io")))
-
-
-def _text(path: Path) -> str:
-    """A file of /proc; empty where the process is gone or the file may not be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    stat = read_file(proc / str(pid) / "stat")
+    return (symptoms.cpu_ticks(stat) if stat else 0, symptoms.io_bytes(read_file(proc / str(pid) / "io")))
 
 
 def _output(*argv: str) -> str:

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -197,9 +196,8 @@ class Gate:
         return readback.differences(self.release, env, cmdline, environ, limits)
 
     def _read_log(self) -> None:
-        lines, self.log_cursor = logs.take(self.log, self.log_cursor)
-        self.log_cursor = replace(self.log_cursor, partial=redact(self.log_cursor.partial, self.secrets))
-        lines = [redact(line, self.secrets) for line in lines]
+        hide = functools.partial(redact, secret_texts=self.secrets)
+        lines, self.log_cursor = logs.take(self.log, self.log_cursor, hide)
         logs.read(self.reading, lines, self.phases, self.log_cursor.partial, self.fatal)
 
     def _probe(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Callable
 
 TAIL_LINES = 30
 FIRST_READ_BYTES = 1 << 20
@@ -320,8 +320,14 @@ def _checksum(label: str, text: str) -> int:
     return zlib.crc32(f"{label} {' '.join(SHAPE_NOISE.sub('', text).split())}".encode(errors="replace"))
 
 
-def take(path: Path, cursor: Cursor) -> tuple[list[str], Cursor]:
-    """The lines that were finished since the cursor; its ``partial`` is what the log ends with now."""
+def take(path: Path, cursor: Cursor, hide: Callable[[str], str]) -> tuple[list[str], Cursor]:
+    """The lines that were finished since the cursor; its ``partial`` is what the log ends with now.
+
+    Args:
+        path: the log.
+        cursor: where reading stopped.
+        hide: takes secrets out of a text.
+    """
     lines: list[str] = []
     for _ in range(READS):
         text, cursor = follow(path, cursor, FIRST_READ_BYTES)
@@ -330,7 +336,7 @@ def take(path: Path, cursor: Cursor) -> tuple[list[str], Cursor]:
         more, rest = split(cursor.partial, text)
         lines += more
         cursor = replace(cursor, partial=rest)
-    return lines, cursor
+    return [hide(line) for line in lines], replace(cursor, partial=hide(cursor.partial))
 
 
 def follow(path: Path, cursor: Cursor, limit: int) -> tuple[str, Cursor]:

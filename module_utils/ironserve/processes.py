@@ -121,13 +121,13 @@ class Table:
 
     def _read_details(self, pid: int) -> Details:
         folder = self.proc / str(pid)
-        status = dict(line.split(":", 1) for line in _read(folder / "status").splitlines() if ":" in line)
-        command = "" if self._is_stuck(pid) else _read(folder / "cmdline")
+        status = dict(line.split(":", 1) for line in read_file(folder / "status").splitlines() if ":" in line)
+        command = "" if self._is_stuck(pid) else read_file(folder / "cmdline")
         argv = tuple(word for word in command.split("\0") if word)
         return Details(
             user_name(int(status["Uid"].split()[1])) if "Uid" in status else "unknown",
             argv or (f"[{self.processes[pid].comm}]" if pid in self.processes else "[gone since]",),
-            _read(folder / "cgroup"),
+            read_file(folder / "cgroup"),
             bool(int(status.get("SigIgn", "0").strip() or "0", 16) & SIGHUP_BIT),
         )
 
@@ -159,7 +159,7 @@ class Table:
     def _maps(self, process: Process) -> str:
         if self._is_stuck(process.pid):
             return ""
-        return "\n".join(_read(Path(place) / "maps") for place in places(self.proc, process))
+        return "\n".join(read_file(Path(place) / "maps") for place in places(self.proc, process))
 
     def _is_stuck(self, pid: int) -> bool:
         """Whether it waits in the kernel and does not come back: to read its command or maps could block for ever."""
@@ -181,13 +181,13 @@ class Table:
 
     def listening(self, wanted: Collection[int]) -> dict[str, int]:
         """Inodes of sockets that listen on these TCP ports, with the port."""
-        tables = [_read(self.proc / "net" / name) for name in ("tcp", "tcp6")]
+        tables = [read_file(self.proc / "net" / name) for name in ("tcp", "tcp6")]
         return {inode: port for port in wanted for table in tables for inode in ports.listening_inodes(table, port)}
 
     def gpus(self) -> dict[int, str]:
         """Minor and UUID of each GPU that the driver knows; empty without a driver."""
         files = sorted((self.proc / "driver" / "nvidia" / "gpus").glob("*/information"))
-        return dict(found for found in map(parse_gpu, map(_read, files)) if found)
+        return dict(found for found in map(parse_gpu, map(read_file, files)) if found)
 
 
 def read(pid: int, proc: Path = PROC) -> Process | None:
@@ -245,7 +245,8 @@ def names(processes: Mapping[int, Process], pid: int) -> str:
     return f"{processes[pid].comm if pid in processes else 'a process'} (pid {pid})"
 
 
-def _read(path: Path) -> str:
+def read_file(path: Path) -> str:
+    """A file of /proc; empty where the process is gone or the file may not be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

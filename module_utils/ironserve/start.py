@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from .progress import Progress, stall_limit_s
 from .ranks import Member, Ranks, expected
 from .secrets import redact
 
-LOOK_EVERY_S = 1.0
 REPEATED_SHOWN = 60
 
 
@@ -44,7 +43,7 @@ class Start:
         self.ranks = Ranks(self.engine, expected(release.get("flags", {}), self.engine))
         self.group = vitals.control_group(host.read_text(Path("/proc/self/cgroup")) or "")
         self.own = {os.getpid(), os.getppid()}
-        self.secrets = evidence.known_secrets(release["service"])
+        self.hide = functools.partial(redact, secret_texts=evidence.known_secrets(release["service"]))
         self.repeated = ""
         self.fatal_at, self.generates_at = 0.0, 0.0
         self._memory: dict[str, int] | None = None
@@ -104,9 +103,7 @@ class Start:
 
     def _read_log(self, at: float) -> bool:
         """Whether the log moved."""
-        lines, self.cursor = logs.take(self.log, self.cursor)
-        lines = [redact(line, self.secrets) for line in lines]
-        self.cursor = replace(self.cursor, partial=redact(self.cursor.partial, self.secrets))
+        lines, self.cursor = logs.take(self.log, self.cursor, self.hide)
         was_fatal = bool(self.reading.fatal)
         logs.read(self.reading, lines, self.phases, self.cursor.partial, self.fatal)
         if self.reading.fatal and not was_fatal:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .processes import PROC, parse_stat
+from .processes import PROC, parse_stat, read_file
 
 CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
@@ -185,7 +185,7 @@ def members(group: Path) -> list[int]:
     """The pids of a control group and of those below it; empty where it is gone."""
     pids: list[int] = []
     for folder, _, _ in os.walk(group):
-        pids += [int(pid) for pid in _read(Path(folder) / "cgroup.procs").split()]
+        pids += [int(pid) for pid in read_file(Path(folder) / "cgroup.procs").split()]
     return pids
 
 
@@ -195,16 +195,9 @@ def sample(pids: Iterable[int], gpu_memory: Mapping[str, int] | None = None, pro
     for pid in pids:
         try:
             stat = (proc / str(pid) / "stat").read_text(errors="replace")
-            io = _read(proc / str(pid) / "io")
+            io = read_file(proc / str(pid) / "io")
             usage[pid] = parse_usage(stat, io)
         except (OSError, ValueError, IndexError):  # gone
             continue
         readable = readable or bool(io)
     return Sample(usage, gpu_memory, readable)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
