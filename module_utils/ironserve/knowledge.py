@@ -21,3 +21,18 @@ def causes(root: Path) -> list[dict[str, Any]]:
     files = sorted((root / "knowledge" / "causes").glob("*.yml"))
     known = [cause for file in files for cause in yaml.safe_load(file.read_text())["causes"]]
     return [{key: cause[key] for key in cause if key not in UNUSED} for cause in known]
+
+
+def catalogue(root: Path) -> dict[str, dict[str, Any]]:
+    """Every rule that may find something, by id: the checks that are code, and the rules that are data."""
+    return {entry["id"]: entry for entry in [*_entries(root, "checks"), *rules(root)]}
+
+
+def rules(root: Path) -> list[dict[str, Any]]:
+    """The rules that are data, in the order of their files."""
+    return _entries(root, "rules")
+
+
+def _entries(root: Path, kind: str) -> list[dict[str, Any]]:
+    files = sorted((root / "knowledge" / kind).glob("*.yml"))
+    return [entry for file in files for entry in yaml.safe_load(file.read_text())[kind]]
