@@ -7,7 +7,7 @@ data themselves. Both together are the catalogue, by rule id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 
@@ -124,37 +124,36 @@ Check = Callable[[Case], Iterable[Found]]
 
 
 def judge(
-    case: Case, checks: Iterable[Check], catalogue: Mapping[str, Mapping[str, Any]], accept: Iterable[str] = ()
+    case: Case, checks: Iterable[Check], catalogue: Mapping[str, Mapping[str, Any]], accept: Collection[str] = ()
 ) -> list[dict[str, Any]]:
     """All that the checks find, the gravest first, each as plain data.
 
     ``rule severity host service where key text why do source[] accepted``. ``accept`` names rules that a person
     overrules: what they find stops nothing.
     """
-    overruled = set(accept)
-    findings = []
-    for found in _once(found for check in checks for found in check(case)):
-        known = catalogue[found.rule]
-        findings.append(
-            {
-                "rule": found.rule,
-                "severity": found.severity or known["severity"],
-                "host": case.host,
-                "service": case.release["service"],
-                "where": found.where,
-                "key": found.key,
-                "text": found.text,
-                "why": known["why"],
-                "do": found.do or known["do"],
-                "source": list(known.get("source", [])),
-                "accepted": found.rule in overruled and known.get("overrulable", True),
-            }
-        )
+    found = dict.fromkeys(found for check in checks for found in check(case))
+    findings = [told(one, case.host, case.release["service"], catalogue, accept) for one in found]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding["severity"]))
 
 
-def _once(found: Iterable[Found]) -> Iterator[Found]:
-    return iter(dict.fromkeys(found))
+def told(
+    found: Found, host: str, service: str, catalogue: Mapping[str, Mapping[str, Any]], accept: Collection[str] = ()
+) -> dict[str, Any]:
+    """One finding with all its words, see :func:`judge`. ``service`` is empty for what concerns the host as such."""
+    known = catalogue[found.rule]
+    return {
+        "rule": found.rule,
+        "severity": found.severity or known["severity"],
+        "host": host,
+        "service": service,
+        "where": found.where,
+        "key": found.key,
+        "text": found.text,
+        "why": known["why"],
+        "do": found.do or known["do"],
+        "source": list(known.get("source", [])),
+        "accepted": found.rule in accept and known.get("overrulable", True),
+    }
 
 
 def refuses(findings: Iterable[Mapping[str, Any]]) -> bool:
@@ -183,20 +182,7 @@ def grouped(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         same = tuple(str(finding[key]) for key in ("rule", "severity", "where", "key", "text", "do", "accepted"))
         group = groups.setdefault(same, {**finding, "hosts": []})
         service = finding["service"]
-        whose = finding["host"] if service == "main" else f"{finding['host']} ({service})"
+        whose = finding["host"] if service in ("", "main") else f"{finding['host']} ({service})"
         if whose not in group["hosts"]:
             group["hosts"].append(whose)
     return sorted(groups.values(), key=lambda group: SEVERITIES.index(group["severity"]))
-
-
-def text(groups: Sequence[Mapping[str, Any]]) -> str:
-    """The report for a person: each fault once, with rule, place, why, what to do, source and hosts."""
-    pieces = []
-    for group in groups:
-        place = f"{group['where']}: {group['key']}" if group["key"] else str(group["where"])
-        severity = f"{group['severity']}, accepted" if group["accepted"] else group["severity"]
-        pieces.append(f"{severity}: {place}: {group['text']}  [{group['rule']}]")
-        told = {"why": group["why"], "do": group["do"], "source": ", ".join(group["source"])}
-        told["hosts"] = ", ".join(group["hosts"])
-        pieces += [f"    {name + ':':<8}{what}" for name, what in told.items() if what]
-    return "\n".join(pieces)

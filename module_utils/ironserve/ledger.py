@@ -91,4 +91,6 @@ def record(
     """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
+    if release.get("accepted"):  # rules that a person overruled for this launch
+        entry["accepted"] = release["accepted"]
     return json.dumps(entry, sort_keys=True) + "\n"

@@ -116,6 +116,11 @@ class Lock:
     requirements: tuple[Requirement, ...]
 
     @property
+    def packages(self) -> dict[str, str]:
+        """The version of each package, by its normal name: lower case, dashes."""
+        return {normal_name(one.name): one.version for one in self.requirements}
+
+    @property
     def id(self) -> str:
         """The name and a hash of what would be installed."""
         return lock_id(self.spec, self.requirements)

@@ -160,13 +160,15 @@ def merge(
 
     Returns None when there is no such profile, or when one of the chain is no profile at all; ``problems`` says why.
     """
-    chain = _chain(name, sources, problems)
-    if chain is None:
-        return None
+    chain, whole = _chain(name, sources, problems)
     for profile in chain:
         problems.found += [entry for entry in sources[profile].found if entry not in problems.found]
         check_mapping(sources[profile].data, PROFILE, sources[profile].file, "", problems)
     parts = [part for profile in reversed(chain) for part in _parts(sources[profile])]
+    if not whole:  # what is inherited is not known, and so neither is the engine; all else was checked
+        for part in parts:
+            _check_part(part, ENGINES.get(str(engine_of(name, sources))), problems)
+        return None
     _check_removals(parts, problems)
     settings: dict[Place, tuple[Any, Origin]] = {
         (key,): (value, Origin("Ironserve", "default")) for key, value in DEFAULTS.items()
@@ -204,7 +206,7 @@ def check_names(name: str, sources: Mapping[str, Source], inventory: Inventory, 
     one that differs from a known name in its digits only, as machines of a row do. One that is nearly a known name is,
     and so is a group that the host is in and that is not its host group.
     """
-    chain = _chain(name, sources, Problems()) or []
+    chain, _ = _chain(name, sources, Problems())
     for part in (part for profile in chain for part in _parts(sources[profile])):
         kind, _, rest = part.prefix.partition(".")
         known, said = (inventory.groups if kind == "for_group" else inventory.hosts), rest[:-1]
@@ -268,18 +270,18 @@ def _check_part(part: Part, engine: ModuleType | None, problems: Problems) -> No
             problems.add(part.file, f"{part.prefix}env.{name}", NO_PLACE_FOR_IT)
 
 
-def _chain(name: str, sources: Mapping[str, Source], problems: Problems) -> list[str] | None:
-    """The profile and all that it extends, nearest first; None where one of them is no profile."""
+def _chain(name: str, sources: Mapping[str, Source], problems: Problems) -> tuple[list[str], bool]:
+    """The profile and all that it extends, nearest first, and whether it is whole: one of them may be no profile."""
     chain: list[str] = []
     current: object = name
     while isinstance(current, str):
         said_in = sources[chain[-1]].file if chain else "profile"
         if current in chain:
             problems.add(said_in, "extends", f"goes in a circle: {' -> '.join([*chain, current])}")
-            return None
+            return chain, False
         if current not in sources:
             problems.add(said_in, "extends" if chain else "", unknown("profile", current, sources))
-            return None
+            return chain, False
         source = sources[current]
         if not isinstance(source.data, Mapping):
             if source.error:
@@ -287,10 +289,10 @@ def _chain(name: str, sources: Mapping[str, Source], problems: Problems) -> list
             elif not source.found:
                 problems.add(source.file, "", f"expected a mapping of keys, got {kind_of(source.data)}")
             problems.found += source.found
-            return None
+            return chain, False
         chain.append(current)
         current = source.data.get("extends")
-    return chain
+    return chain, True
 
 
 def _check_flag_name(flag: object, engine: ModuleType | None, part: Part, problems: Problems) -> None:

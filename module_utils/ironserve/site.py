@@ -141,25 +141,32 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BARE = {
-    "profile": "name of a profile",
-    "service": "name of a service",
-    "release": "id of a release, or its beginning",
+    "profile": "the name of a profile",
+    "service": "the name of a service",
+    "release": "the id of a release, or its beginning",
     "takeover": "true or false",
     "keep": "a number",
     "yes": "true or false",
     "consent_foreign": "true or false",
+    "accept": "the names of rules, with commas between",
+    "prove_nccl": "true or false",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 
 
 def check_extra_variables(extra: Mapping[str, Any], problems: Problems) -> None:
-    """Note what is nearly one of the bare variables, and so would be ignored; others may be the inventory's own."""
+    """Note what is nearly one of the bare variables, and so would be ignored; others may be the inventory's own.
+
+    An empty one is a variable of somebody's shell that was not set, and does not mean what a missing one means.
+    """
     for name in sorted(map(str, extra)):
+        if name in BARE and str(extra[name] if extra[name] is not None else "").strip() == "":
+            problems.add("-e", name, f"is empty: leave it out, or give {BARE[name]}")
         meant = did_you_mean(name, BARE)
         if name not in BARE and not name.startswith((PREFIX, "ansible_")) and meant:
             problems.add("-e", name, f"is no variable of a run{meant}")
     for name in (name for name, kind in BARE.items() if kind == "true or false"):
-        said = str(extra.get(name, "false")).lower()
+        said = str(extra.get(name) or "false").lower()
         if said not in ("true", "false", "yes", "no", "1", "0"):
             problems.add("-e", name, f'"{said}" is neither true nor false')
 

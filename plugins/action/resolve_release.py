@@ -72,6 +72,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve import knowledge, lock, yaml_text
+from ansible.module_utils.ironserve.findings import parse_accept
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
 from ansible.module_utils.ironserve.site import (
@@ -153,7 +154,10 @@ class ActionModule(ActionBase):
         profile, service = (str(self._task.args.get(key) or "") for key in ("profile", "service"))
         declared = {name: str(view.get("ironserve_profile", "")) for name, view in views(site).items()}
         problems = Problems()
-        check_extra_variables(load_extra_vars(self._loader), problems)
+        extra = load_extra_vars(self._loader)
+        check_extra_variables(extra, problems)
+        for wrong in parse_accept(str(extra.get("accept") or ""), knowledge.catalogue(ROOT))[1]:
+            problems.add("-e", "accept", wrong)
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)

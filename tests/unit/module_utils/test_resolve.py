@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.module_utils.ironserve.flags import argv
 from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.profiles import PROFILE
 from ansible.module_utils.ironserve.profiles import Source
 from ansible.module_utils.ironserve.resolve import probe_address
 from ansible.module_utils.ironserve.site import check_extra_variables, numbers_as_such
@@ -135,6 +136,16 @@ def test_unknown_profile_lists_the_known():
 def test_unknown_parent_names_the_file_that_says_it():
     assert run({"p": {**BASE, "extends": "bas"}, "base": BASE})[1] == [
         'profiles/p.yml: extends: unknown profile "bas" (did you mean "base"?); known: base, p'
+    ]
+
+
+def test_all_else_that_is_wrong_is_said_beside_an_unknown_parent():
+    child = {**BASE, "extends": "bas", "flag": {}, "flags": {"--x": 1}, "startup_timeout_s": "long"}
+    assert run({"p": child, "base": BASE})[1] == [
+        'profiles/p.yml: extends: unknown profile "bas" (did you mean "base"?); known: base, p',
+        'profiles/p.yml: flag: unknown key (did you mean "flags"?); known: ' + ", ".join(sorted(PROFILE.keys)),
+        "profiles/p.yml: startup_timeout_s: expected a whole number, got text: 'long'",
+        'profiles/p.yml: flags.--x: write the flag without dashes in front and with dashes inside: "x"',
     ]
 
 
@@ -278,6 +289,15 @@ def test_whatever_a_profile_holds_it_is_resolved_or_explained(data):
         ({"profle": "x"}, ['-e: profle: is no variable of a run (did you mean "profile"?)']),
         ({"servce": "x"}, ['-e: servce: is no variable of a run (did you mean "service"?)']),
         ({"takeover": "ture"}, ['-e: takeover: "ture" is neither true nor false']),
+        ({"accpt": "x"}, ['-e: accpt: is no variable of a run (did you mean "accept"?)']),
+        ({"profile": ""}, ["-e: profile: is empty: leave it out, or give the name of a profile"]),
+        (
+            {"takeover": None, "release": " "},
+            [
+                "-e: release: is empty: leave it out, or give the id of a release, or its beginning",
+                "-e: takeover: is empty: leave it out, or give true or false",
+            ],
+        ),
         ({"takeover": True, "profile": "x", "service": "y", "keep": 2}, []),
         ({"lab_python": "3.13", "ansible_user": "root", "ironserve_port": 1, "my_vault": "x"}, []),
     ],
