@@ -47,11 +47,21 @@ class Fleet:
         data = {"description": f"{name} of a test", "extends": "lab_vllm", **data}
         (self.folder / "profiles" / f"{name}.yml").write_text(yaml.safe_dump(data))
 
-    def model(self, host: str, behaviour: dict[str, Any] | None = None, path: str = "/srv/standin") -> str:
-        """Have a model folder on the host whose standin.yml says how the engine behaves; return its path."""
-        text = yaml.safe_dump(behaviour or {})
-        script = f"mkdir -p {path} && echo '{{}}' > {path}/config.json && cat > {path}/standin.yml"
-        self.lab.exec(host, ["sh", "-c", script], input=text)
+    def model(
+        self,
+        host: str,
+        behaviour: dict[str, Any] | None = None,
+        path: str = "/srv/standin",
+        config: dict[str, Any] | None = None,
+    ) -> str:
+        """Have a model folder on the host; return its path.
+
+        Args:
+            behaviour: what its standin.yml says, which is how the engine behaves.
+            config: its config.json, by which rules know what kind of model it is.
+        """
+        self.lab.exec(host, ["sh", "-c", f"mkdir -p {path} && cat > {path}/config.json"], input=json.dumps(config or {}))
+        self.lab.exec(host, ["sh", "-c", f"cat > {path}/standin.yml"], input=yaml.safe_dump(behaviour or {}))
         return path
 
     def play(

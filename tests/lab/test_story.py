@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import gpu_hosts
 from deploys import ROOT, Fleet, lines_with, standin_hosts
+from test_preflight import KIMI
 
 GPU_MIB = 76000
 HANG = {
@@ -47,12 +48,14 @@ def test_the_seeds_hang_is_named_and_triton_serves_again_unattended(hosts, tmp_p
     # As shipped, but for patience: nobody waits fifteen minutes for a test.
     patience = {"stall_timeout_s": {"capturing CUDA graphs": STALL_S}}
     fleet.profile("flashinfer_nccl", **shipped("flashinfer_nccl"), **patience)
-    fleet.model("h1", HANG)
+    fleet.model("h1", HANG, config=KIMI)
     fleet.play("-l", "h1", "-e", "profile=triton_nccl")
     pid = fleet.main_pid("h1")
     assert used_mib(fleet) == [GPU_MIB] * 8
 
-    hung = fleet.play("-l", "h1", "-e", "profile=flashinfer_nccl", check=False)
+    # Preflight knows better; the person of the story did not listen to anybody.
+    accept = "accept=sglang-flashinfer-mla-sm120"
+    hung = fleet.play("-l", "h1", "-e", "profile=flashinfer_nccl", "-e", accept, check=False)
 
     assert hung.returncode == 2
     said = " ".join(hung.stdout.split())
@@ -77,4 +80,5 @@ def test_the_seeds_hang_is_named_and_triton_serves_again_unattended(hosts, tmp_p
     assert [(entry["profile"], entry["verdict"]) for entry in ledger] == [
         ("triton_nccl", "ready"), ("flashinfer_nccl", "stalled"), ("triton_nccl", "ready"),
     ]  # fmt: skip
+    assert [entry.get("accepted") for entry in ledger] == [None, ["sglang-flashinfer-mla-sm120"], None]
     assert lines_with(hung.stdout, ["put back", "triton_nccl"])
