@@ -23,6 +23,12 @@ def causes(root: Path) -> list[dict[str, Any]]:
     return [{key: cause[key] for key in cause if key not in UNUSED} for cause in known]
 
 
+def nccl(root: Path) -> dict[str, Any]:
+    """What NCCL takes as names and values of its variables; see ``nccl_env.py``."""
+    names, variables = ((root / "knowledge" / "nccl" / f"{name}.yml").read_text() for name in ("names", "variables"))
+    return {**yaml.safe_load(names), **yaml.safe_load(variables)}
+
+
 def catalogue(root: Path) -> dict[str, dict[str, Any]]:
     """Every rule that may find something, by id: the checks that are code, and the rules that are data."""
     return {entry["id"]: entry for entry in [*_entries(root, "checks"), *rules(root)]}
