@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from .findings import Case, Check, Found
 
 NAMES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 Known = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Of one engine: ``renamed``, ``removed``, ``fork_only`` and ``variables``, each by name."""
+"""Of one engine: ``renamed``, ``removed``, ``fork_only`` and ``variables``, each by name.
+
+``last`` of an entry is the last version that is known to have it.
+"""
 
 
 def flag_check(engines: Mapping[str, Known]) -> Check:
@@ -29,7 +34,7 @@ def flag_check(engines: Mapping[str, Known]) -> Check:
             yield _unverified(case, answer)
             return
         yield from _names(case, answer, engines.get(case.engine, {}))
-        yield from _values(case, answer)
+        yield from _values(case, answer, engines.get(case.engine, {}))
         yield from _variables(case, answer, engines.get(case.engine, {}))
 
     return check
@@ -50,18 +55,14 @@ def _names(case: Case, answer: Mapping[str, Any], known: Known) -> Iterator[Foun
     engine = _engine(case, answer)
     for entry in answer["unknown"]:
         flag = entry["flag"]
-        place, was = case.place_of_flag(flag), known.get("renamed", {}).get(flag) or known.get("removed", {}).get(flag)
-        fork = known.get("fork_only", {}).get(flag)
+        place, was = case.place_of_flag(flag), _was(flag, known, answer)
         if was:
-            instead = f"write {was['use']}" if was.get("use") else "leave it out"
-            yield Found("flag-unknown", *place, f"{engine} has no --{flag} any more: {was['about']}", do=f"{instead}.")
-        elif fork:
-            text = f"--{flag} is in no {NAMES[case.engine]} as published, only in {fork['fork']}"
-            do = f"Leave it out, or name a lock of that build in ironserve_locks.{case.engine}."
-            yield Found("flag-unknown", *place, text, do=do)
+            text = f"{engine} has no --{flag} any more: {was['about']}"
+            yield Found("flag-unknown", *place, text, do=_instead(was))
+        elif flag in known.get("fork_only", {}):
+            yield Found("flag-unknown", *place, *_of_a_fork(f"--{flag}", known["fork_only"][flag], case))
         else:
-            meant = f' (did you mean "{entry["suggestion"]}"?)' if entry["suggestion"] else ""
-            yield Found("flag-unknown", *place, f"{engine} has no --{flag}{meant}")
+            yield Found("flag-unknown", *place, f"{engine} has no --{flag}{_meant(entry)}")
     for entry in answer["abbreviated"]:
         flag, meant = entry["flag"], entry["meant"]
         names = " or ".join(f"--{name}" for name in meant)
@@ -70,14 +71,40 @@ def _names(case: Case, answer: Mapping[str, Any], known: Known) -> Iterator[Foun
         yield Found("flag-abbreviated", *case.place_of_flag(flag), text, do=do)
 
 
-def _values(case: Case, answer: Mapping[str, Any]) -> Iterator[Found]:
+def _was(name: str, known: Known, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is known of a name that earlier versions had; nothing where this version may be an earlier one itself."""
+    entries = {**known.get("renamed", {}), **known.get("removed", {}), **known.get("variables", {})}
+    entry = entries.get(name, {})
+    try:
+        return entry if entry and Version(answer["engine_version"]) > Version(entry["last"]) else {}
+    except InvalidVersion:  # a build of one's own, of whatever version
+        return {}
+
+
+def _instead(was: Mapping[str, Any]) -> str:
+    """What to do about a flag or variable that is gone."""
+    return f"Write {was['use']}." if was.get("use") else "Leave it out."
+
+
+def _of_a_fork(name: str, entry: Mapping[str, Any], case: Case) -> tuple[str, str, str]:
+    """Text, severity and what to do about a name that only another build of the engine has."""
+    text = f"{name} is in no {NAMES[case.engine]} as published, only in {entry['fork']}"
+    return text, "", f"Leave it out, or name a lock of that build in ironserve_locks.{case.engine}."
+
+
+def _meant(entry: Mapping[str, Any]) -> str:
+    return f' (did you mean "{entry["suggestion"]}"?)' if entry["suggestion"] else ""
+
+
+def _values(case: Case, answer: Mapping[str, Any], known: Known) -> Iterator[Found]:
     engine = _engine(case, answer)
     for entry in answer["invalid"]:
         place = case.place_of_flag(entry["flag"]) if entry["flag"] else (f"profile {case.release['profile']}", "flags")
         yield Found("flag-invalid", *place, f"{engine} does not take it: {entry['text']}")
     for entry in answer["deprecated"]:
         text = f"--{entry['flag']} is deprecated in {engine}: {entry['text'] or 'its parser says no more'}"
-        yield Found("flag-deprecated", *case.place_of_flag(entry["flag"]), text)
+        was = {**known.get("renamed", {}), **known.get("removed", {})}.get(entry["flag"])
+        yield Found("flag-deprecated", *case.place_of_flag(entry["flag"]), text, do=_instead(was) if was else "")
     for flag in answer["without_effect"]:
         text = f"{engine} accepts --{flag}, and nothing in it reads what it says"
         yield Found("flag-without-effect", *case.place_of_flag(flag), text)
@@ -86,11 +113,12 @@ def _values(case: Case, answer: Mapping[str, Any]) -> Iterator[Found]:
 def _variables(case: Case, answer: Mapping[str, Any], known: Known) -> Iterator[Found]:
     engine = _engine(case, answer)
     for entry in answer["unknown_variables"]:
-        name, was = entry["name"], known.get("variables", {}).get(entry["name"])
-        place = case.place_of_variable(name)
+        name, place = entry["name"], case.place_of_variable(entry["name"])
+        was = _was(name, known, answer)
         if was:
-            text, do = f"{engine} does not read {name} any more: {was['about']}", f"Write {was['use']}."
-            yield Found("env-unknown", *place, text, do=do)
+            text = f"{engine} does not read {name} any more: {was['about']}"
+            yield Found("env-unknown", *place, text, do=_instead(was))
+        elif name in known.get("fork_only", {}):
+            yield Found("env-unknown", *place, *_of_a_fork(name, known["fork_only"][name], case))
         else:
-            meant = f' (did you mean "{entry["suggestion"]}"?)' if entry["suggestion"] else ""
-            yield Found("env-unknown", *place, f"{engine} reads no {name}{meant}")
+            yield Found("env-unknown", *place, f"{engine} reads no {name}{_meant(entry)}")

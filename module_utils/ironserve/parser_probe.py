@@ -117,28 +117,24 @@ def describe(engine: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
     ``options``, ``unread`` (dests that no code of the package reads) and ``variables`` that engine and libraries know.
     """
     package = importlib.import_module(engine)
-    folder = _folder(engine)
     declared = options(parser)
     return {
         "engine": engine,
         "engine_version": str(getattr(package, "__version__", "")),
         "abbreviates": parser.allow_abbrev,
         "options": declared,
-        "unread": sorted(unread({option["dest"] for option in declared}, _sources(folder))),
+        "unread": sorted(unread({option["dest"] for option in declared}, _sources(engine))),
         "variables": sorted(variables(engine)),
     }
 
 
-def _folder(package: str) -> Path:
-    """Where a package lies; nothing of it is imported, but for the packages that it is part of."""
+def _sources(package: str) -> Iterator[str]:
+    """The sources of a package, without its tests; none where there is no such package. None of it is imported."""
     spec = importlib.util.find_spec(package)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else Path(os.devnull)
-
-
-def _sources(folder: Path) -> Iterator[str]:
-    for file in folder.rglob("*.py"):
-        if not TESTS.intersection(file.relative_to(folder).parts):
-            yield file.read_text(errors="replace")
+    for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+        for file in folder.rglob("*.py"):
+            if not TESTS.intersection(file.relative_to(folder).parts):
+                yield file.read_text(errors="replace")
 
 
 def unread(dests: Iterable[str], sources: Iterable[str]) -> set[str]:
@@ -203,11 +199,11 @@ def variables(engine: str) -> set[str]:
     """Names of the environment variables that the engine and its libraries know."""
     known: set[str] = set()
     own = OWN_VARIABLES[engine]
-    for text in _sources(_folder(engine)):
+    for text in _sources(engine):
         known.update(own.findall(text))
         known.update(_environment_names(text))
     for library in LIBRARIES:
-        for text in _sources(_folder(library)):
+        for text in _sources(library):
             known.update(_environment_names(text))
     if engine == "vllm":
         known.update(importlib.import_module("vllm.envs").environment_variables)
