@@ -25,6 +25,7 @@ def human_readable_int(text: str) -> str:
 
 TYPES: dict[str, Callable[[str], Any]] = {
     "int": int, "float": float, "loads": json.loads, "human_readable_int": human_readable_int,
+    "human_readable_int_or_auto": lambda text: text if text == "auto" else human_readable_int(text),
 }  # fmt: skip
 
 

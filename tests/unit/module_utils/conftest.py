@@ -50,7 +50,7 @@ class Resolved:
 
 @pytest.fixture(scope="session")
 def resolved():
-    """Resolve ``p``, given as YAML text like those that it extends; ``description``, and a missing ``engine``, are added."""
+    """Resolve ``p``, YAML text like those that it extends; ``description`` and a missing ``engine`` are added."""
 
     def run(p: str, host: str = "h1", site: dict | None = None, **others: str) -> Resolved:
         texts = {name: f"description: d\n{text}" for name, text in {"p": p, **others}.items()}

@@ -182,7 +182,7 @@ def test_what_the_parser_declares_is_good_whatever_its_form(findings, engine, fl
 @pytest.mark.parametrize(
     ("engine", "flags", "text"),
     [
-        ("sglang-0.5.23", "context-length: long", "invalid int value: 'long'"),
+        ("sglang-0.5.23", "context-length: long", "invalid human_readable_int value: 'long'"),
         ("sglang-0.5.23", "dtype: float8", "invalid choice: 'float8'"),
         ("sglang-0.5.23", "enable-metrics: very", "unrecognized arguments: very"),
         ("sglang-0.5.23", "context-length: true", "expected one argument"),
