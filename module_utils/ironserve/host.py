@@ -50,12 +50,13 @@ class Answer(NamedTuple):
         return value if isinstance(value, dict) else {}
 
 
-def run(argv: list[str], timeout_s: float = 60.0) -> Done:
+def run(argv: list[str], timeout_s: float = 60.0, stdin: str | None = None) -> Done:
     """Run a command in the C locale. Raises FileNotFoundError and subprocess.TimeoutExpired."""
     environment = {**os.environ, "LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""}
     done = subprocess.run(
-        argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=environment, check=False
-    )
+        argv, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=environment,
+        check=False,
+    )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -42,3 +42,8 @@ def rules(root: Path) -> list[dict[str, Any]]:
 def _entries(root: Path, kind: str) -> list[dict[str, Any]]:
     files = sorted((root / "knowledge" / kind).glob("*.yml"))
     return [entry for file in files for entry in yaml.safe_load(file.read_text())[kind]]
+
+
+def engines(root: Path) -> dict[str, Any]:
+    """Flags and variables of other versions and builds of each engine, see ``flag_checks.py``."""
+    return {file.stem: yaml.safe_load(file.read_text()) for file in (root / "knowledge" / "engines").glob("*.yml")}

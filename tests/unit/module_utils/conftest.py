@@ -50,11 +50,14 @@ class Resolved:
 
 @pytest.fixture(scope="session")
 def resolved():
-    """Resolve ``p``, given as YAML text like those that it extends; ``description`` and ``engine`` are added."""
+    """Resolve ``p``, YAML text like those that it extends; ``description`` and a missing ``engine`` are added."""
 
     def run(p: str, host: str = "h1", site: dict | None = None, **others: str) -> Resolved:
         texts = {name: f"description: d\n{text}" for name, text in {"p": p, **others}.items()}
-        texts = {name: text if "extends:" in text else f"engine: vllm\n{text}" for name, text in texts.items()}
+        said = ("extends:", "engine:")
+        texts = {
+            name: text if any(key in text for key in said) else f"engine: vllm\n{text}" for name, text in texts.items()
+        }
         return Resolved(texts, "p", host, site or {})
 
     return run

@@ -83,11 +83,10 @@ def add_flags(parser: argparse.ArgumentParser, engine: str) -> argparse.Argument
 
 def add_flag(parser: argparse.ArgumentParser, data: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
     """Declare one flag with its aliases and its default."""
-    help_text = "Deprecated." if name in data.get("deprecated", []) else None
     has_default = name in data["defaults"] and parser.argument_default is not argparse.SUPPRESS
     default = {"default": data["defaults"][name]} if has_default else {}
     spellings = [f"--{name}", *data["aliases"].get(name, [])]
-    parser.add_argument(*spellings, help=help_text, **{**settings, **default})
+    parser.add_argument(*spellings, help=data.get("deprecated", {}).get(name), **{**settings, **default})
 
 
 def vllm_parser(argument_default: str | None = None) -> argparse.ArgumentParser:

@@ -1,0 +1,301 @@
+"""What an engine's own parser says of a release's flags: asked once on the host, then read from its cache.
+
+``parser_probe.py`` asks, inside the engine's environment. Its answers depend on nothing but the lock and the words of
+the flags, so they are kept below :data:`CACHE` by lock id: ``<probe>-parser.json`` is the description of the parser,
+``<probe>-<digest>.json`` what it refuses of one set of flags; ``<probe>`` changes with the probe itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import hashlib
+import inspect
+import json
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import host, parser_probe
+from .flags import argv_of
+
+CACHE = Path("/var/cache/ironserve/flags")
+HOME = "/var/cache/ironserve"
+
+TIMEOUT_S = 120.0
+"""SGLang 0.5.23 and vLLM 0.32.0 answer in 11 to 30 s on two cores, most of it imports."""
+
+MIB = 2**20
+LARGEST = 8 * MIB
+
+CLOSE_FLAG = 0.7
+CLOSE_VARIABLE = 0.85
+"""How alike (difflib's ratio) a name has to be to a known one: two edits in eight letters for flags; for variables,
+where a program may read names that nobody listed, two edits in fourteen."""
+
+NCCL = re.compile(r"NCCL_")
+"""Names that have a check of their own."""
+
+Groups = list[tuple[str, list[str]]]
+Answer = dict[str, Any]
+
+
+class ProbeError(Exception):
+    """The parser could not be asked; the text is for an operator."""
+
+
+def groups(flags: Mapping[str, Any]) -> Groups:
+    """The words of each flag, by its name; vLLM's ``--config.key`` flags of one JSON value stay together."""
+    grouped: dict[str, list[str]] = {}
+    for name in sorted(flags):
+        grouped.setdefault(name.partition(".")[0], []).extend(argv_of(name, flags[name]))
+    return list(grouped.items())
+
+
+def digest(flags: Mapping[str, Any]) -> str:
+    """Twelve hex digits over the words of the flags."""
+    return _digest(json.dumps(groups(flags)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def answer(description: Mapping[str, Any], faults: Iterable[Mapping[str, str]], release: Mapping[str, Any]) -> Answer:
+    """What the parser says of a release.
+
+    Returns ``state`` (``known``), ``reason`` (empty), ``engine_version``, ``unknown[{flag suggestion}]``,
+    ``abbreviated[{flag meant[]}]``, ``deprecated[{flag text}]``, ``without_effect[flag]``, ``invalid[{flag text}]``
+    and ``unknown_variables[{name suggestion}]``. Flags are written as a profile does, without dashes in front; a fault
+    of several flags together has an empty ``flag``. A suggestion may be empty.
+    """
+    declared = {string: option for option in description["options"] for string in option["strings"]}
+    long_names = [string[2:] for string in declared if string.startswith("--")]
+    found: dict[str, list[Any]] = {key: [] for key in ("unknown", "abbreviated", "deprecated", "without_effect")}
+    named = set()
+    for flag in release["flags"]:
+        name = flag.partition(".")[0] if description["engine"] == "vllm" else flag
+        option = declared.get(f"--{name}")
+        if option is None:
+            named.add(name)
+            meant = [known for known in long_names if known.startswith(name)] if description["abbreviates"] else []
+            entry = {"meant": meant} if meant else {"suggestion": closest(name, long_names, CLOSE_FLAG)}
+            found["abbreviated" if meant else "unknown"].append({"flag": flag, **entry})
+            continue
+        if option["deprecated"]:
+            found["deprecated"].append({"flag": flag, "text": option["text"]})
+        if option["dest"] in description["unread"]:
+            found["without_effect"].append(flag)
+    return {
+        "state": "known",
+        "reason": "",
+        "engine_version": description["engine_version"],
+        **found,
+        "invalid": [dict(fault) for fault in faults if fault["flag"] not in named],
+        "unknown_variables": unknown_variables(description, release["env"]),
+    }
+
+
+def unknown_variables(description: Mapping[str, Any], env: Iterable[str]) -> list[dict[str, str]]:
+    """Variables that nothing reads, each ``name`` and ``suggestion``.
+
+    Those with the engine's prefix are known or not. Of others only one that is nearly a known name is told, and not
+    where the two differ in their digits only.
+    """
+    known = set(description["variables"])
+    own = parser_probe.OWN_VARIABLES[description["engine"]]
+    found = []
+    for name in env:
+        if name in known or NCCL.match(name):
+            continue
+        near = closest(name, known, CLOSE_VARIABLE)
+        alike = re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", near)
+        if own.fullmatch(name) or (near and not alike):
+            found.append({"name": name, "suggestion": near})
+    return found
+
+
+def closest(word: str, known: Iterable[str], cutoff: float) -> str:
+    """The known name that is most like the word; empty where none is."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)), "")
+
+
+def unasked(state: str, reason: str) -> Answer:
+    """The answer where the parser was not asked (``pending``), or gave none (``failed``)."""
+    lists = ("unknown", "abbreviated", "deprecated", "without_effect", "invalid", "unknown_variables")
+    return {"state": state, "reason": reason, "engine_version": "", **{key: [] for key in lists}}
+
+
+def cached(release: Mapping[str, Any], cache: Path = CACHE) -> Answer:
+    """The answer from the cache: reads two files, runs and writes nothing. ``pending`` where they are not there."""
+    lock_id = release["lock"]["id"]
+    try:
+        with opened(cache, lock_id) as folder:
+            description, faults = _load(folder, _name("parser")), _load(folder, _name(digest(release["flags"])))
+    except FileNotFoundError:
+        there = interpreter(release).exists()
+        why = "its parser was not asked yet" if there else "its environment is not on the host yet"
+        return unasked("pending", why)
+    except (OSError, ValueError) as error:
+        return unasked("failed", f"the cache {cache}/{lock_id} cannot be read: {error}")
+    return answer(description, faults, release)
+
+
+def interpreter(release: Mapping[str, Any]) -> Path:
+    """The Python of the release's environment."""
+    return Path(release["environment"]) / "bin" / "python3"
+
+
+def ask(
+    releases: Sequence[Mapping[str, Any]], user: str, timeout_s: float = TIMEOUT_S, cache: Path = CACHE
+) -> dict[str, Answer]:
+    """The answer for each service: from the cache, else from the parser, which is then asked once for each lock.
+
+    Args:
+        releases: of different services.
+        user: whom the engine runs as.
+        timeout_s: seconds that one question may take.
+        cache: where answers are kept.
+    """
+    answers = {release["service"]: cached(release, cache) for release in releases}
+    waiting: dict[str, list[Mapping[str, Any]]] = {}
+    for release in releases:
+        if answers[release["service"]]["state"] == "pending" and interpreter(release).exists():
+            waiting.setdefault(release["lock"]["id"], []).append(release)
+    for lock_id, several in waiting.items():
+        try:
+            _fill(cache, lock_id, several, user, timeout_s)
+            told = {release["service"]: cached(release, cache) for release in several}
+        except (ProbeError, OSError) as error:
+            told = {release["service"]: unasked("failed", str(error)) for release in several}
+        answers.update(told)
+    return answers
+
+
+def _fill(cache: Path, lock_id: str, releases: Sequence[Mapping[str, Any]], user: str, timeout_s: float) -> None:
+    """Ask the parser of a lock and keep what it says. The probe comes first: its unit makes the folder above."""
+    asked = {digest(release["flags"]): groups(release["flags"]) for release in releases}
+    parser = _name("parser")
+    try:
+        with opened(cache, lock_id) as folder:
+            described = parser in _names(folder)
+    except FileNotFoundError:
+        described = False
+    request = {"engine": releases[0]["engine"], "describe": not described, "asked": asked}
+    told = probe(interpreter(releases[0]), request, user, timeout_s)
+    with opened(cache, lock_id, make=True) as folder:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        for old in _names(folder):
+            if not old.startswith(_probe_id()):
+                os.unlink(old, dir_fd=folder)
+        if not described:
+            _keep(folder, parser, told["description"])
+        for key, faults in told["faults"].items():
+            _keep(folder, _name(key), faults)
+
+
+def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
+    """The command that runs the probe, its source on stdin: as the service user, in a unit of its own.
+
+    systemd ends all of it in time. It has no network, no GPU and nothing to write to but the user's own caches, and it
+    gives way to the server that runs meanwhile.
+    """
+    limits = [
+        f"User={user}", f"RuntimeMaxSec={timeout_s:.0f}", "TimeoutStopSec=5", "Nice=19", "LimitCORE=0",
+        "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
+        "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
+    ]  # fmt: skip
+    variables = [
+        f"PATH={python.parent}:/usr/local/bin:/usr/bin:/bin", f"HOME={HOME}", "LC_ALL=C.UTF-8", "HF_HUB_OFFLINE=1",
+        "TRANSFORMERS_OFFLINE=1", "CUDA_VISIBLE_DEVICES=", "PYTHONDONTWRITEBYTECODE=1",
+    ]  # fmt: skip
+    return [
+        "systemd-run", "--wait", "--pipe", "--collect", "--description=Ironserve asks an engine for its flags",
+        *(f"--property={limit}" for limit in limits), *(f"--setenv={variable}" for variable in variables),
+        str(python), "-I", "-",
+    ]  # fmt: skip
+
+
+def probe(python: Path, request: Mapping[str, Any], user: str, timeout_s: float) -> dict[str, Any]:
+    """What the probe answers. Raises ProbeError with the end of what it said instead."""
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        raise ProbeError(f"there is no user {user} on this host yet") from None
+    source = f"{inspect.getsource(parser_probe)}\nmain({json.dumps(json.dumps(request))})\n"
+    try:
+        done = host.run(unit_argv(python, user, timeout_s), timeout_s + 30, source)
+    except subprocess.TimeoutExpired:
+        raise ProbeError(f"systemd did not end the question to {python} after {timeout_s:.0f} s") from None
+    if "result: timeout" in done.err:
+        raise ProbeError(f"{python} did not answer in {timeout_s:.0f} s")
+    try:
+        told: dict[str, Any] = json.loads(done.out)
+    except ValueError:
+        said = [line.strip() for line in done.err.splitlines() if line.strip() and not _of_systemd(line)]
+        ended = "; ".join(said[-2:]) or f"it ended with status {done.rc} and said nothing"
+        raise ProbeError(f"{python} could not make the engine's parser: {ended}") from None
+    return told
+
+
+def _of_systemd(line: str) -> bool:
+    return line.startswith(("Running as unit:", "Finished with result:", "Main processes terminated with:",
+                            "Service runtime:", "CPU time consumed:", "Memory peak:", "Memory swap peak:"))  # fmt: skip
+
+
+@contextlib.contextmanager
+def opened(cache: Path, lock_id: str, make: bool = False) -> Iterator[int]:
+    """The folder of a lock, as an open descriptor.
+
+    The service user owns the folder above the cache and could put there whatever it likes: no link is followed, and a
+    folder of somebody else is refused. Raises FileNotFoundError and PermissionError.
+    """
+    folder = os.open(cache.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in (cache.name, lock_id):
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=folder)
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+            if os.fstat(folder).st_uid != os.geteuid():
+                raise PermissionError(f"{cache} belongs to another user: remove it")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _names(folder: int) -> list[str]:
+    return os.listdir(folder)
+
+
+def _probe_id() -> str:
+    return _digest(inspect.getsource(parser_probe))
+
+
+def _name(what: str) -> str:
+    return f"{_probe_id()}-{what}.json"
+
+
+def _load(folder: int, name: str) -> Any:
+    content = host.read_foreign_bytes(Path(name), LARGEST, folder)
+    if content is None:
+        raise FileNotFoundError(name)
+    return json.loads(content)
+
+
+def _keep(folder: int, name: str, content: Any) -> None:
+    """Write a file of the cache as a whole or not at all; the caller holds the folder's lock."""
+    draft = f".{name}.new"
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(content, file, separators=(",", ":"))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,27 @@
+"""What the engine reads of its arguments; the real one does so all over its sources."""
+
+READ = {
+    "headless": True, "enable_server_load_tracking": True, "disable_log_stats": True, "enable_scale_out": True,
+    "trust_remote_code": True, "enforce_eager": True, "enable_prefix_caching": True, "enable_chunked_prefill": True,
+    "enable_expert_parallel": True, "enable_log_requests": True, "enable_auto_tool_choice": True, "enable_eplb": True,
+    "disable_custom_all_reduce": True, "disable_cascade_attn": True, "disable_uvicorn_access_log": True,
+    "async_scheduling": True, "enable_sleep_mode": True, "enable_prompt_tokens_details": True,
+    "enable_force_include_usage": True, "skip_tokenizer_init": True, "language_model_only": True, "config": True,
+    "model": True, "host": True, "tokenizer": True, "revision": True, "download_dir": True, "chat_template": True,
+    "chat_template_content_format": True, "attention_config": True, "compilation_config": True, "kernel_config": True,
+    "speculative_config": True, "hf_overrides": True, "override_generation_config": True, "generation_config": True,
+    "kv_transfer_config": True, "limit_mm_per_prompt": True, "model_loader_extra_config": True,
+    "tool_call_parser": True, "reasoning_parser": True, "quantization": True, "master_addr": True,
+    "data_parallel_address": True, "data_parallel_backend": True, "kv_cache_memory_bytes": True, "ssl_keyfile": True,
+    "ssl_certfile": True, "root_path": True, "max_model_len": True, "port": True, "tensor_parallel_size": True,
+    "pipeline_parallel_size": True, "data_parallel_size": True, "data_parallel_size_local": True,
+    "data_parallel_rpc_port": True, "decode_context_parallel_size": True, "max_num_seqs": True,
+    "max_num_batched_tokens": True, "max_cudagraph_capture_size": True, "block_size": True, "seed": True,
+    "max_logprobs": True, "stream_interval": True, "nnodes": True, "node_rank": True, "master_port": True,
+    "api_server_count": True, "max_parallel_loading_workers": True, "shutdown_timeout": True,
+    "num_gpu_blocks_override": True, "gpu_memory_utilization": True, "cpu_offload_gb": True,
+    "served_model_name": True, "api_key": True, "middleware": True, "cudagraph_capture_sizes": True, "dtype": True,
+    "load_format": True, "kv_cache_dtype": True, "distributed_executor_backend": True, "attention_backend": True,
+    "moe_backend": True, "tokenizer_mode": True, "runner": True, "uvicorn_log_level": True, "scheduling_policy": True,
+    "mm_encoder_tp_mode": True,
+}  # fmt: skip
