@@ -100,8 +100,8 @@ gpus:
         C(max_generation) and C(max_width) that GPU and slot can do.
     ecc:
       type: dict
-      description: Whether ECC is C(enabled), and C(uncorrected_volatile), errors that it could not mend since the driver
-        was loaded; null where the driver does not tell, as everything here.
+      description: Whether ECC is C(enabled), and C(uncorrected_volatile), errors that it could not mend since the
+        driver was loaded; null where the driver does not tell, as everything here.
     remapped_rows:
       type: dict
       description: Whether the replacement of a row of memory is C(pending), until a reset, or ever had a C(failure).
