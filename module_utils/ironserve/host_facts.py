@@ -266,10 +266,11 @@ def read_as_user(releases: Sequence[Mapping[str, Any]], user: str, place: Place)
 
     It is called in a child, which becomes that user for good; nobody stands in where it is not there yet.
     """
+    nodes = sorted([*place.dev.glob("nvidia[0-9]*"), *place.dev.glob("nvidiactl"), *place.dev.glob("nvidia-uvm")])
+    built = {release["service"]: Path(release["environment"]).is_dir() for release in releases}
     exists = _become(user)
     yield "user", "name", user
     yield "user", "exists", exists
-    nodes = sorted([*place.dev.glob("nvidia[0-9]*"), *place.dev.glob("nvidiactl"), *place.dev.glob("nvidia-uvm")])
     yield "user", "denied_devices", [str(node) for node in nodes if not os.access(node, os.R_OK | os.W_OK)]
     folders = {Path(release["env"][name]) for release in releases for name in CACHE_VARIABLES if name in release["env"]}
     if exists:
@@ -280,7 +281,7 @@ def read_as_user(releases: Sequence[Mapping[str, Any]], user: str, place: Place)
         searched = {"nvcc": os.pathsep.join([*(f"{toolkit}/bin" for toolkit in toolkits), path])}
         tools = {tool: shutil.which(tool, path=searched.get(tool, path)) or "" for tool in TOOLS}
         yield "build", release["service"], {
-            "path": path, "tools": tools, "environment": Path(release["environment"]).is_dir()
+            "path": path, "tools": tools, "environment": built[release["service"]]
         }  # fmt: skip
 
 
@@ -304,7 +305,7 @@ def _caches(folders: Iterable[Path], home: Path) -> Iterator[tuple[Path, bool]]:
     it where it was another's.
     """
     for folder in sorted(folders):
-        there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        there = next((place for place in (folder, *folder.parents) if os.access(place, os.F_OK)), folder)
         yield folder, os.access(there, os.W_OK | os.X_OK)
     with contextlib.suppress(OSError):
         if home.stat().st_uid == os.geteuid():

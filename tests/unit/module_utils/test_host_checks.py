@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from ansible.module_utils.ironserve.findings import Case, judge
 from hypothesis import given
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_host import LSPCI
+
 ROOT = Path(__file__).resolve().parents[3]
 HOST = ROOT / "tests" / "fixtures" / "host"
 CATALOGUE = knowledge.catalogue(ROOT)
-LSPCI = (HOST / "lspci-vv-8x-rtx-pro-6000-pex890xx.txt").read_text()
 SWITCHED = smi.parse_topology((HOST / "nvidia-smi-topo-8x-rtx-pro-6000-pex890xx.txt").read_text())
 BUSES = ["06", "07", "75", "76", "84", "85", "F4", "F5"]
 PACKAGES = {"torch": "2.14.1", "nvidia-cuda-runtime": "13.0.96", "flashinfer-python": "0.7.2", "triton": "3.8.0",
@@ -421,13 +424,13 @@ def test_space_caches_limits_and_devices():
 def test_derived_ports_that_others_hold_or_are_to_take():
     facts = changed("ports", to={"8234": "nginx (pid 77) of nginx.service", "9000": "somebody"})
     facts["planned"]["ports"] = {
-        "main": {"8000": "its own port", "8233": "data parallel attention", "8234": "data parallel attention, tokenizer"},
+        "main": {"8000": "its own port", "8233": "data parallel attention", "8234": "its tokenizer"},
         "chat": {"8233": "its own port", "8001": "--nccl-port"},
     }  # fmt: skip
     one = case(facts)
     assert found(one) == {"host-port": "error"}
     assert texts(one, "host-port") == [
-        "port 8234: held by nginx (pid 77) of nginx.service; the server takes it for data parallel attention, tokenizer",
+        "port 8234: held by nginx (pid 77) of nginx.service; the server takes it for its tokenizer",
         "port 8233: service chat takes it, too (its own port); this one for data parallel attention",
     ]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import struct
+import sys
 from pathlib import Path
 
 from ansible.module_utils.ironserve import pci
 from hypothesis import given
 from hypothesis import strategies as st
 
-# Eight RTX PRO 6000 behind four switches, see README.md there.
-LSPCI = (Path(__file__).parents[2] / "fixtures" / "host" / "lspci-vv-8x-rtx-pro-6000-pex890xx.txt").read_text()
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_host import LSPCI, config
+
 GPUS = ["00000000:06:00.0", "00000000:07:00.0", "00000000:75:00.0", "00000000:76:00.0",
         "00000000:84:00.0", "00000000:85:00.0", "00000000:F4:00.0", "00000000:F5:00.0"]  # fmt: skip
 
@@ -47,18 +48,6 @@ def test_a_device_is_below_a_bridge_of_its_own_domain_only():
     assert bridge.leads_to("00000001:06:00.0")
     assert not bridge.leads_to("00000000:06:00.0")
     assert not bridge.leads_to("anything")
-
-
-def config(port_type=6, control=0b11101, header=1):
-    """Configuration space of a switch's port behind bus 2, with buses 3 to 5 below it."""
-    space = bytearray(4096)
-    space[0x0E], space[0x34] = header, 0x40
-    space[0x18:0x1B] = bytes([2, 3, 5])
-    space[0x40:0x44] = bytes([0x05, 0x68, 0, 0])  # MSI, then Express
-    space[0x68:0x6C] = bytes([0x10, 0, port_type << 4 | 2, 0])
-    struct.pack_into("<I", space, 0x100, 0x0001 | 1 << 16 | 0x170 << 20)  # AER, then ACS
-    struct.pack_into("<IHH", space, 0x170, 0x000D | 1 << 16, 0x5F, control)
-    return bytes(space)
 
 
 def test_configuration_space_says_what_lspci_says():
