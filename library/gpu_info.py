@@ -97,6 +97,16 @@ gpus:
     pcie:
       type: dict
       description: C(generation) and C(width) of its PCIe link at this moment; an idle link may go down to generation 1.
+        C(max_generation) and C(max_width) that GPU and slot can do.
+    ecc:
+      type: dict
+      description: Whether ECC is C(enabled), and C(uncorrected_volatile), errors that it could not mend since the
+        driver was loaded; null where the driver does not tell, as everything here.
+    remapped_rows:
+      type: dict
+      description: Whether the replacement of a row of memory is C(pending), until a reset, or ever had a C(failure).
+    retired_pages_pending: {type: bool, description: "As C(pending), on GPUs before Ampere."}
+    bar1_total_mib: {type: int, description: "How much of its memory others reach over PCIe; all with resizable BAR."}
     error: {type: str, description: "C(lost), C(reset_required), C(not_supported), the driver's own words, or empty."}
 topology:
   description:

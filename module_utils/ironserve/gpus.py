@@ -51,6 +51,20 @@ class Gpu:
     """What the driver asks for: none, gpu_reset, reboot, drain_p2p, drain_and_reset, ..."""
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    pcie_max_generation: int | None = None
+    """What GPU and slot can do together."""
+    pcie_max_width: int | None = None
+    ecc_enabled: bool | None = None
+    ecc_uncorrected: int | None = None
+    """Errors that ECC could not mend, since the driver was loaded."""
+    remap_pending: bool | None = None
+    """A row of its memory waits for a reset to be replaced."""
+    remap_failure: bool | None = None
+    """A row of its memory could not be replaced, ever."""
+    retired_pages_pending: bool | None = None
+    """As remap_pending, on GPUs before Ampere."""
+    bar1_total_mib: int | None = None
+    """How much of its memory others reach over PCIe."""
     error: str = ""
     """Why memory could not be read: ``lost``, ``reset_required``, ``not_supported`` or the driver's own words."""
 
@@ -153,13 +167,21 @@ def complete(reading: Reading, known: Sequence[Gpu]) -> Reading:
     return replace(reading, gpus=gpus, failure=reading.failure if gpus or reading.failure else NO_DEVICES)
 
 
+PARTS = {
+    "pcie": {"generation": "pcie_generation", "width": "pcie_width",
+             "max_generation": "pcie_max_generation", "max_width": "pcie_max_width"},
+    "ecc": {"enabled": "ecc_enabled", "uncorrected_volatile": "ecc_uncorrected"},
+    "remapped_rows": {"pending": "remap_pending", "failure": "remap_failure"},
+}  # fmt: skip
+"""What a result has in a mapping of its own, each name with the field of :class:`Gpu`."""
+
+
 def as_result(gpu: Gpu) -> dict[str, Any]:
     """A GPU as the module gpu_info returns it."""
     data = asdict(gpu)
-    generation, width = data.pop("pcie_generation"), data.pop("pcie_width")
     listed = None if gpu.processes is None else [one._asdict() for one in gpu.processes]
-    pcie = {"generation": generation, "width": width}
-    return {**data, "family": gpu.family, "processes": listed, "pcie": pcie}
+    parts = {key: {name: data.pop(field) for name, field in fields.items()} for key, fields in PARTS.items()}
+    return {**data, "family": gpu.family, "processes": listed, **parts}
 
 
 def explain_failure(failure: str, timeout_s: float, option: str = "timeout_s") -> str:

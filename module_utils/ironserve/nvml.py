@@ -41,6 +41,9 @@ RECOVERY_ACTION_FIELD = 230
 RECOVERY_ACTIONS = ("none", "gpu_reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
                     "system_reboot")  # fmt: skip
 
+UNCORRECTED, VOLATILE = 1, 0
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, and NVML_VOLATILE_ECC: since the driver was loaded."""
+
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 3, 13, 15, 16, 25
 FAILURES = {9: "not_loaded", 12: "absent", 18: "mismatch"}
 ERRORS = {GPU_IS_LOST: "lost", RESET_REQUIRED: "reset_required", NOT_SUPPORTED: "not_supported"}
@@ -175,6 +178,10 @@ class NvmlReader:
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         persistence = self._ask("nvmlDeviceGetPersistenceMode", handle)
+        ecc = self._ask("nvmlDeviceGetEccMode", handle)
+        remapped = self._ask("nvmlDeviceGetRemappedRows", handle)
+        retired = self._ask("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+        bar1 = self._ask("nvmlDeviceGetBAR1MemoryInfo", handle)
         return Gpu(
             index=index,
             uuid=_text(self.pynvml.nvmlDeviceGetUUID(handle)),
@@ -188,6 +195,14 @@ class NvmlReader:
             recovery_action=self._recovery_action(handle),
             pcie_generation=self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
             pcie_width=self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            pcie_max_generation=self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            pcie_max_width=self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            ecc_enabled=bool(ecc[0]) if ecc else None,
+            ecc_uncorrected=self._ask("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE),
+            remap_pending=bool(remapped[2]) if remapped else None,
+            remap_failure=bool(remapped[3]) if remapped else None,
+            retired_pages_pending=None if retired is None else bool(retired),
+            bar1_total_mib=bar1.bar1Total >> 20 if bar1 else None,
         )
 
     def _recovery_action(self, handle: Any) -> str:

@@ -110,11 +110,19 @@ def _gpu(place: int, element: ElementTree.Element, numbers: Mapping[str, Numbers
         memory_reserved_mib=reserved,
         utilization=_number(_text(element, "utilization/gpu_util")),
         processes=_processes(element.find("processes")),
-        persistence_mode={"Enabled": True, "Disabled": False}.get(_text(element, "persistence_mode")),
+        persistence_mode=_said(element, "persistence_mode"),
         mig_mode=_text(element, "mig_mode/current_mig") == "Enabled",
         recovery_action=_recovery_action(_text(element, "gpu_recovery_action")),
         pcie_generation=_number(_text(element, "pci/pci_gpu_link_info/pcie_gen/current_link_gen")),
         pcie_width=_number(_text(element, "pci/pci_gpu_link_info/link_widths/current_link_width")),
+        pcie_max_generation=_number(_text(element, "pci/pci_gpu_link_info/pcie_gen/max_link_gen")),
+        pcie_max_width=_number(_text(element, "pci/pci_gpu_link_info/link_widths/max_link_width")),
+        ecc_enabled=_said(element, "ecc_mode/current_ecc"),
+        ecc_uncorrected=_uncorrected(element.find("ecc_errors/volatile")),
+        remap_pending=_said(element, "remapped_rows/remapped_row_pending"),
+        remap_failure=_said(element, "remapped_rows/remapped_row_failure"),
+        retired_pages_pending=_said(element, "retired_pages/pending_retirement"),
+        bar1_total_mib=_number(_text(element, "bar1_memory_usage/total")),
         error="" if used is not None else _error(_text(element, "fb_memory_usage/used")),
     )
 
@@ -128,6 +136,18 @@ def _processes(element: ElementTree.Element | None) -> tuple[GpuProcess, ...] | 
         if pid is not None:
             found.append(GpuProcess(pid, _text(one, "type"), _number(_text(one, "used_memory"))))
     return tuple(found)
+
+
+def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
+    """Errors of all memories that ECC could not mend; None where none of the figures is told."""
+    counts = [_number(part.text or "") for part in volatile or () if "uncorrectable" in part.tag]
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
+
+
+def _said(element: ElementTree.Element, path: str) -> bool | None:
+    """Yes or no; None where the driver says neither."""
+    return {"Enabled": True, "Yes": True, "Disabled": False, "No": False}.get(_text(element, path))
 
 
 def _recovery_action(text: str) -> str:

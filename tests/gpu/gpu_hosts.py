@@ -75,6 +75,8 @@ def describe(gpus: int = 8) -> str:
             "power_mw": 85000,
             "pcie": "5 16 5 16",
             "topology": " ".join(map(str, levels)),
+            "ecc": "1 0",
+            "bar1_mib": 131072,
         }
         lines += [f"{gpu} {key} {value}" for key, value in values.items()]
     return "\n".join(lines) + "\n"

@@ -35,6 +35,7 @@ enum {
 
 enum { HOST = -1, VALUE_SIZE = 256, PATH_SIZE = 512 };
 
+static const unsigned UNCORRECTED = 1;
 static const unsigned FIELD_RECOVERY_ACTION = 230, VALUE_TYPE_UNSIGNED_INT = 1;
 static const unsigned NOT_MIG = 0xffffffff;          /* gpuInstanceId and computeInstanceId of a whole GPU */
 static const uint64_t VALUE_NOT_AVAILABLE = ~0ULL;   /* usedGpuMemory */
@@ -45,6 +46,7 @@ typedef struct { uint64_t total, free, used; } nvmlMemory_t;
 typedef struct { unsigned version; uint64_t total, reserved, free, used; } nvmlMemory_v2_t;
 typedef struct { unsigned pid; uint64_t usedGpuMemory; unsigned gpuInstanceId, computeInstanceId; } nvmlProcessInfo_t;
 typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct { uint64_t total, free, used; } nvmlBAR1Memory_t;
 typedef struct {
     char busIdLegacy[16];
     unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
@@ -517,6 +519,57 @@ nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned *
 
 nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned *value) {
     return device_number(device, "pcie", 3, value);
+}
+
+/* ---- its memory: ecc is whether it is on, and errors that it could not mend; a GPU without the key has none ---- */
+
+static nvmlReturn_t has_ecc(nvmlDevice_t device, int *gpu) {
+    nvmlReturn_t problem = usable(device, gpu);
+    return problem ? problem : is_set(*gpu, "ecc") ? SUCCESS : NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending) {
+    int gpu;
+    nvmlReturn_t problem = has_ecc(device, &gpu);
+    if (!problem)
+        *current = *pending = column(gpu, "ecc", 0);
+    return problem;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned type, unsigned counter, uint64_t *count) {
+    int gpu;
+    nvmlReturn_t problem = has_ecc(device, &gpu);
+    (void)counter; /* it does not remember more than the volatile ones */
+    if (!problem)
+        *count = type == UNCORRECTED ? column(gpu, "ecc", 1) : 0;
+    return problem;
+}
+
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
+                                       unsigned *pending, unsigned *failure) {
+    int gpu;
+    nvmlReturn_t problem = has_ecc(device, &gpu);
+    *corrected = *uncorrected = 0;
+    *pending = !problem && column(gpu, "remapped_rows", 0);
+    *failure = !problem && column(gpu, "remapped_rows", 1);
+    return problem;
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending) {
+    int gpu;
+    nvmlReturn_t problem = usable(device, &gpu);
+    if (!problem && !is_set(gpu, "retired_pages_pending"))
+        problem = NOT_SUPPORTED; /* as on a GPU that replaces rows instead */
+    *pending = !problem && column(gpu, "retired_pages_pending", 0);
+    return problem;
+}
+
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1) {
+    int gpu;
+    nvmlReturn_t problem = usable(device, &gpu);
+    if (!problem)
+        *bar1 = (nvmlBAR1Memory_t){mib(gpu, "bar1_mib"), mib(gpu, "bar1_mib"), 0};
+    return problem;
 }
 
 /* Each field has an answer of its own; the recovery action is the only one that is known. */

@@ -113,6 +113,21 @@ class Gpu:
     def link(self, which: str) -> int:
         return getattr(nvml, f"nvmlDeviceGet{which}")(self.handle)
 
+    def bar1(self) -> str:
+        return mib(nvml.nvmlDeviceGetBAR1MemoryInfo(self.handle).bar1Total)
+
+    def ecc(self) -> str:
+        return "Enabled" if nvml.nvmlDeviceGetEccMode(self.handle)[0] else "Disabled"
+
+    def uncorrected(self) -> int:
+        return nvml.nvmlDeviceGetTotalEccErrors(self.handle, 1, nvml.NVML_VOLATILE_ECC)
+
+    def remapped(self, which: int) -> str:
+        return "Yes" if nvml.nvmlDeviceGetRemappedRows(self.handle)[which] else "No"
+
+    def retired_pages_pending(self) -> str:
+        return "Yes" if nvml.nvmlDeviceGetRetiredPagesPendingStatus(self.handle) else "No"
+
     def processes(self, types: str = "CGM") -> list[tuple[str, Any]]:
         """Type and process, by pid."""
         found = [(kind, process) for kind in types for process in LISTS[kind](self.handle)]
@@ -152,7 +167,17 @@ def add_gpu(log: ET.Element, gpu: Gpu) -> None:
     memory = add(top, "fb_memory_usage")
     for part in ("total", "reserved", "used", "free"):
         add(memory, part, lambda part=part: gpu.memory(part))
+    add(add(top, "bar1_memory_usage"), "total", gpu.bar1)
     add(add(top, "utilization"), "gpu_util", gpu.utilization)
+    mode = add(top, "ecc_mode")
+    add(mode, "current_ecc", gpu.ecc)
+    add(mode, "pending_ecc", gpu.ecc)
+    errors = add(add(top, "ecc_errors"), "volatile")
+    add(errors, "dram_uncorrectable", gpu.uncorrected)
+    add(add(top, "retired_pages"), "pending_retirement", gpu.retired_pages_pending)
+    remapped = add(top, "remapped_rows")
+    add(remapped, "remapped_row_pending", lambda: gpu.remapped(2))
+    add(remapped, "remapped_row_failure", lambda: gpu.remapped(3))
     add_processes(add(top, "processes"), gpu)
 
 

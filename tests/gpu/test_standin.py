@@ -238,6 +238,12 @@ def test_each_type_of_process_is_in_its_own_list(gpus):
         ("0 no_process_v3", "listed(0)", {"code": 13}),
         ("0 ghost 4194000 900", "[listed(0), v2(0)[2]]", [[[4194000, 900]], 900]),
         ("0 pcie 5 16 1 8", "[n.nvmlDeviceGetCurrPcieLinkGeneration(g) for g in h]", [1, 5]),
+        ("0 ecc 1 3", "[n.nvmlDeviceGetTotalEccErrors(g, 1, 0) for g in h]", [3, 0]),
+        ("0 ecc 0 0", "[n.nvmlDeviceGetEccMode(g)[0] for g in h]", [0, 1]),
+        ("0 remapped_rows 1 1", "[n.nvmlDeviceGetRemappedRows(g) for g in h]", [[0, 0, 1, 1], [0, 0, 0, 0]]),
+        ("0 retired_pages_pending 1", "n.nvmlDeviceGetRetiredPagesPendingStatus(h[0])", 1),
+        ("0 retired_pages_pending 1", "n.nvmlDeviceGetRetiredPagesPendingStatus(h[1])", {"code": 3}),
+        ("0 bar1_mib 256", "[n.nvmlDeviceGetBAR1MemoryInfo(g).bar1Total >> 20 for g in h]", [256, 131072]),
         ("driver 580.159.04", "n.nvmlSystemGetDriverVersion()", "580.159.04"),
     ],
 )

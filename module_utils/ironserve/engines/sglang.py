@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 SERVICE_FLAGS = {"model-path": "ironserve_model.path", "served-model-name": "ironserve_model.served_name",
                  "host": "ironserve_listen_address", "port": "ironserve_port",
                  "config": "flags of the profile, and ironserve_secret_flags for secrets"}  # fmt: skip
@@ -49,6 +52,46 @@ RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"use-ray": ()}
 MODULES = ("sglang.launch_server",)
 SCRIPT = "sglang"
 """What starts a server: ``python -m sglang.launch_server``, ``sglang serve``."""
+
+PORT_DELTA, HANDSHAKE_DELTA, HIGHEST_PORT = 233, 13, 65535
+"""Of ZMQ_TCP_PORT_DELTA and DP_ATTENTION_HANDSHAKE_PORT_DELTA in sglang/srt/server_args.py."""
+
+DERIVED = ("tokenizer", "detokenizer", "rpc", "metrics", "scheduler input", "load collector")
+"""What listens on the ports that follow the first one, in their order; the last only with several hosts."""
+
+
+def derived_ports(release: Mapping[str, Any]) -> dict[int, str]:
+    """The TCP ports beside its own that a server takes by a fixed rule, with what for; as 0.5.23 does.
+
+    With data parallel attention it is ``--dist-init-addr``'s port, or else its own + 233 (- 233 where that is none),
+    and the five or six that follow; without, its processes talk through files. What it looks for itself is not here.
+    """
+    flags: Mapping[str, Any] = release["flags"]
+    found: dict[int, str] = {}
+    nccl, start = str(flags.get("nccl-port", "")), str(flags.get("dist-init-addr", "")).rpartition(":")[2]
+    several = str(flags.get("nnodes", "1")) != "1"
+    attention = "enable-dp-attention" in flags and str(flags.get("dp-size", flags.get("data-parallel-size", 1))) != "1"
+    if nccl.isdigit():
+        found[int(nccl)] = "--nccl-port"
+    if str(flags.get("node-rank", "0")) != "0":
+        return found
+    if start.isdigit():
+        first = int(start)
+        found[first] = "--dist-init-addr"
+    else:
+        port = int(release["port"])
+        first = port + PORT_DELTA if port + PORT_DELTA <= HIGHEST_PORT else port - PORT_DELTA
+    if not attention:
+        return found
+    found.setdefault(first, "data parallel attention")
+    count = len(DERIVED)
+    following = first + 1 if first + count <= HIGHEST_PORT else first - count - 1
+    for place, what in enumerate(DERIVED[: count if several else count - 1]):
+        found[following + place] = f"data parallel attention, {what}"
+    if several:
+        # Without an address it follows the server's own port, not the first one.
+        found[(first if start.isdigit() else int(release["port"])) + HANDSHAKE_DELTA] = "handshake of its hosts"
+    return found
 
 
 def command(environment: str, model: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 SERVICE_FLAGS = {"model": "ironserve_model.path", "served-model-name": "ironserve_model.served_name",
                  "host": "ironserve_listen_address", "port": "ironserve_port",
                  "config": "flags of the profile, and ironserve_secret_flags for secrets"}  # fmt: skip
@@ -50,6 +53,25 @@ RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"distributed-executor-backend": (
 MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 SCRIPT = "vllm"
 """What starts a server: ``python -m vllm.entrypoints.openai.api_server``, ``vllm serve``."""
+
+MASTER_PORT, RPC_PORT = 29501, 29550
+"""Defaults of --master-port and --data-parallel-rpc-port (vllm/config/parallel.py of 0.32)."""
+
+
+def derived_ports(release: Mapping[str, Any]) -> dict[int, str]:
+    """The TCP ports beside its own that a server takes by a fixed rule, with what for; as 0.32 does.
+
+    Only the first of several hosts takes any. What is for one host it looks for itself, from ``VLLM_PORT`` on.
+    """
+    flags: Mapping[str, Any] = release["flags"]
+    found: dict[int, str] = {}
+    if str(flags.get("node-rank", "0")) != "0" or "headless" in flags:
+        return found
+    if str(flags.get("nnodes", "1")) != "1":
+        found[int(str(flags.get("master-port", MASTER_PORT)))] = "--master-port"
+    if "data-parallel-size-local" in flags or "data-parallel-address" in flags:
+        found[int(str(flags.get("data-parallel-rpc-port", RPC_PORT)))] = "--data-parallel-rpc-port"
+    return found
 
 
 def command(environment: str, model: str) -> list[str]:

@@ -69,6 +69,13 @@ class FakeNvml:
             "nvmlDeviceGetFieldValues": [self.recovery],
             "nvmlDeviceGetCurrPcieLinkGeneration": 5,
             "nvmlDeviceGetCurrPcieLinkWidth": 16,
+            "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+            "nvmlDeviceGetMaxPcieLinkWidth": 16,
+            "nvmlDeviceGetEccMode": [1, 1],
+            "nvmlDeviceGetTotalEccErrors": 0,
+            "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+            "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+            "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Total=262144 * mib),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(
                 total=143771 * mib, reserved=615 * mib, used=self.used_mib[handle] * mib
             ),

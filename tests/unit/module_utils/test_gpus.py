@@ -100,11 +100,16 @@ def test_no_gpu_is_a_failure_only_where_the_kernel_knows_none():
 
 def test_a_gpu_as_the_module_returns_it():
     gpu = Gpu(
-        0, "GPU-1", compute_capability="9.0", pcie_generation=5, pcie_width=16, processes=(GpuProcess(1, "C", 2),)
-    )
+        0, "GPU-1", compute_capability="9.0", pcie_generation=1, pcie_width=8, pcie_max_generation=5, pcie_max_width=16,
+        ecc_enabled=True, ecc_uncorrected=3, remap_pending=True, remap_failure=False, bar1_total_mib=256,
+        processes=(GpuProcess(1, "C", 2),),
+    )  # fmt: skip
     result = gpus.as_result(gpu)
     assert result["family"] == "sm90"
-    assert result["pcie"] == {"generation": 5, "width": 16}
+    assert result["pcie"] == {"generation": 1, "width": 8, "max_generation": 5, "max_width": 16}
+    assert result["ecc"] == {"enabled": True, "uncorrected_volatile": 3}
+    assert result["remapped_rows"] == {"pending": True, "failure": False}
+    assert (result["retired_pages_pending"], result["bar1_total_mib"]) == (None, 256)
     assert result["processes"] == [{"pid": 1, "type": "C", "memory_mib": 2}]
     assert gpus.as_result(Gpu(0, "GPU-1", processes=None))["processes"] is None
     assert json.dumps(result)

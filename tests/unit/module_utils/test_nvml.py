@@ -62,6 +62,8 @@ def test_a_full_look():
         index=1, uuid="GPU-1", name="NVIDIA H200", bus_id="00000000:01:00.0", minor=1, compute_capability="9.0",
         memory_total_mib=143771, memory_used_mib=0, memory_reserved_mib=615, utilization=3,
         processes=(GpuProcess(592, "C", 1542),), persistence_mode=True, pcie_generation=5, pcie_width=16,
+        pcie_max_generation=5, pcie_max_width=16, ecc_enabled=True, ecc_uncorrected=0, remap_pending=False,
+        remap_failure=False, retired_pages_pending=False, bar1_total_mib=262144,
     )  # fmt: skip
 
 

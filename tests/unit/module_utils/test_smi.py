@@ -43,6 +43,17 @@ def test_a_real_answer():
     assert (second.index, second.uuid, second.minor) == (1, SECOND, 1)
 
 
+def test_the_health_of_a_gpu():
+    reading = smi.parse(BUSY)
+    assert (reading.gpus[0].pcie_max_generation, reading.gpus[0].pcie_max_width) == (5, 16)
+    assert (reading.gpus[0].ecc_enabled, reading.gpus[0].ecc_uncorrected) == (True, 0)
+    assert (reading.gpus[0].remap_pending, reading.gpus[0].remap_failure) == (False, False)
+    assert (reading.gpus[0].retired_pages_pending, reading.gpus[0].bar1_total_mib) == (None, 262144)
+    assert one("<dram_uncorrectable>0", "<dram_uncorrectable>4").ecc_uncorrected == 4
+    assert one("<remapped_row_failure>No", "<remapped_row_failure>Yes").remap_failure is True
+    assert one("<pending_retirement>N/A", "<pending_retirement>Yes").retired_pages_pending is True
+
+
 def test_index_and_compute_capability_come_from_a_second_answer():
     numbers = smi.parse_numbers(f"{FIRST}, 1, 9.0\n{SECOND}, 0, [N/A]\nno such thing\n")
     first, second = smi.parse(BUSY, numbers).gpus
