@@ -213,12 +213,17 @@ def _hybrid(said: Mapping[str, Any]) -> bool:
 
 
 def _growing(said: Mapping[str, Any], layers: int | None) -> int | None:
-    """Number of layers whose KV cache grows with the context; all where the config does not say."""
+    """Number of layers whose KV cache grows with the context: all, unless the config says which; None: it is not known.
+
+    Where such layers have heads of their own size, as in Gemma 4, a number of layers would not tell the cache's size.
+    """
     types: Sequence[str] = said.get("layer_types") or said.get("layers_block_type") or []
+    if said.get("global_head_dim"):
+        return None
     if types:
         return sum(kind in GROWING for kind in types) or layers
     if said.get("hybrid_override_pattern"):
         return str(said["hybrid_override_pattern"]).count("*")
     if layers and said.get("full_attention_interval"):
         return int(layers) // int(said["full_attention_interval"])
-    return layers
+    return None if _hybrid(said) else layers
