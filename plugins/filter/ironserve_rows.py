@@ -158,6 +158,9 @@ def _deploy_row(
         verdict = verdict if verdict in ("failed", "stalled", "timeout") else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
+    took_effect = outcome.get("took_effect")
+    otherwise = _first((took_effect or {}).get("notes", []))
+    note = "; ".join(filter(None, (note, otherwise)))
     return {
         "host": host,
         "service": release["service"],
@@ -169,7 +172,13 @@ def _deploy_row(
         "why": "; ".join(reasons),
         "note": note,
         "put_back": outcome["put_back"],
+        "took_effect": took_effect,
     }
+
+
+def _first(lines: Sequence[str]) -> str:
+    """The first of several lines, and how many more there are: a table has no room for all."""
+    return f"{lines[0]} (and {len(lines) - 1} more)" if len(lines) > 1 else "".join(lines)
 
 
 def _put_back(back: Mapping[str, Any]) -> str:
