@@ -30,7 +30,17 @@ SHOWN = 100
 _PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[(\[{]|[)\]}]|,|[^'"()\[\]{},]+""")
 _NAME = re.compile(r"""\s*(?:(['"])(?P<key>\w+)\1\s*:|(?P<name>\w+)\s*=)(?P<value>.*)""", re.DOTALL)
 _NUMBER = re.compile(r"(?P<digits>-?\d+(?:\.\d+)?)(?P<unit>[kmgtKMGT]?)")
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 1 << 10,
+    "M": 1 << 20,
+    "G": 1 << 30,
+    "T": 1 << 40,
+}
 """vLLM reads 32k as 32,000 and 32K as 32,768."""
 
 
@@ -119,17 +129,17 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 def _pieces(text: str) -> Iterator[str]:
     """What stands between the commas of a call or a mapping, up to its closing bracket."""
-    piece, depth = "", 0
-    for token in _PIECE.findall(text):
-        depth += (token in "([{") - (token in ")]}")
+    whole, depth = "", 0
+    for piece in _PIECE.findall(text):
+        depth += (piece in "([{") - (piece in ")]}")
         if depth < 0:
             break
-        if token == "," and depth == 0:
-            yield piece
-            piece = ""
+        if piece == "," and depth == 0:
+            yield whole
+            whole = ""
         else:
-            piece += token
-    yield piece
+            whole += piece
+    yield whole
 
 
 def arguments_in(log: str, line: str) -> dict[str, Any]:

@@ -193,8 +193,8 @@ class Gate:
     def took_effect(self, key: str = "") -> dict[str, Any]:
         """What the ranks and the server run with, against the release (``effects.py``). No secret is in it.
 
-        ``ranks env added unreadable argv argv_source notes``; ``error`` where a process is stuck. It judges nothing: the
-        server generates, and an engine that chose otherwise is for a person to know.
+        ``ranks env added unreadable argv argv_source notes``; ``error`` where a process is stuck. It judges nothing:
+        the server generates, and an engine that chose otherwise is for a person to know.
 
         Args:
             key: API key that the server wants, or empty.

@@ -1,4 +1,4 @@
-"""What runs of a service now: its processes as /proc shows them, and what its server says of itself. It changes nothing."""
+"""What runs of a service now: its processes as /proc shows them, what its server says of itself. It only looks."""
 
 from __future__ import annotations
 

@@ -587,6 +587,7 @@ def test_sglang_answers(start: Start) -> None:
     server_info = server.ask("/server_info").json
     assert server_info["version"] == "0.5.23"
     assert server_info["context_length"] == 1024
+    assert "--context-length 1024" in server_info["launch_command"]
     assert server_info["internal_states"]
     assert [server.status(path) for path in ("/health", "/health_generate", "/ready", "/ping")] == [200] * 4
     assert server.status("/metrics") == 404, "only with --enable-metrics"

@@ -47,7 +47,7 @@ RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"use-ray": ()}
 """Flags with which other programs have the ranks, each with the values for which they do not."""
 
 INFO_PATHS = ("/server_info", "/get_server_info")
-"""Where a server says with which arguments it runs; 0.5.3 has the second only. It asks the schedulers, so it may hang."""
+"""Where a server says with which arguments it runs; 0.5.3 has the second only. It asks the schedulers: it may hang."""
 
 ARGUMENTS_LINE = r"server_args=(?:ServerArgs\(|\{)"
 """What stands before the arguments in its log: a call up to 0.5.15 at least, a mapping in 0.5.23."""

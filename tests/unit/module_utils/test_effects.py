@@ -78,8 +78,8 @@ def test_no_secret_is_said():
     ("log", "engine", "flags"),
     [
         ("sglang-0.5.23-cpu.log", "sglang",
-         {"model-path": "/srv/lab/tiny-llama", "tensor-parallel-size": "1", "context-length": "1024", "dtype": "bfloat16",
-          "mem-fraction-static": "0.1", "disable-overlap-schedule": True, "load-format": "dummy",
+         {"model-path": "/srv/lab/tiny-llama", "tensor-parallel-size": "1", "context-length": "1024",
+          "dtype": "bfloat16", "mem-fraction-static": "0.1", "disable-overlap-schedule": True, "load-format": "dummy",
           "max-running-requests": "8", "kv-cache-dtype": "auto"}),
         ("sglang-0.5.15.post1-h200-b.log", "sglang",
          {"model": "/srv/models/llama-1b", "tp-size": "1", "context-length": "4096", "load-format": "dummy"}),
@@ -101,7 +101,9 @@ def test_arguments_of_real_starts_are_those_of_their_flags_and_another_one_is_to
 
 
 def test_the_arguments_of_the_newest_start_in_a_log_count():
-    log = "[t] server_args={'tp_size': 1}\nx\n[t] server_args=ServerArgs(tp_size=8, mode=<Mode.A: 1>, d={'a': [1, 2]})\n"
+    log = (
+        "[t] server_args={'tp_size': 1}\nx\n[t] server_args=ServerArgs(tp_size=8, mode=<Mode.A: 1>, d={'a': [1, 2]})\n"
+    )
     assert effects.arguments_in(log, ENGINES["sglang"].ARGUMENTS_LINE) == {"tp_size": 8, "d": {"a": [1, 2]}}
     assert effects.arguments_in("nothing\n", ENGINES["sglang"].ARGUMENTS_LINE) == {}
 
