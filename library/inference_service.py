@@ -148,6 +148,26 @@ evidence_summary:
   type: list
   elements: str
   sample: ["8 ranks: 7 wait in futex_wait_queue (0 % CPU), TP3 spins at 100 %"]
+took_effect:
+  description:
+    - What every rank and the server itself run with, where that is not what the release says. It changes no verdict.
+    - C(ranks) counts the processes that were read, C(unreadable) has the pids of those whose environment could not be.
+    - C(env) has the variables of the release that ranks have otherwise, each with C(release), C(runs) (null where it is
+      not set) and C(ranks); C(added) those of NCCL, CUDA and the engine that the release does not say.
+    - C(argv) has the flags with which the server says that it runs otherwise, each with C(release), C(runs) and
+      C(engine_chose), which is true where the release leaves it to the engine. C(argv_source) is C(server_info), C(log)
+      or empty where the server said nothing.
+    - C(notes) says in lines what a person should know of it; each is a warning of the task, too.
+  returned: verdict is ready
+  type: dict
+  sample:
+    ranks: 8
+    env: {NCCL_CUMEM_ENABLE: {release: "1", runs: "0", ranks: [TP0, TP1, TP2, TP3, TP4, TP5, TP6, TP7]}}
+    added: {CUDA_DEVICE_MAX_CONNECTIONS: "8"}
+    unreadable: []
+    argv: {}
+    argv_source: server_info
+    notes: ["variable NCCL_CUMEM_ENABLE: the release says 1, and 8 of 8 ranks run with 0"]
 main_pid:
   description: Pid of the engine's main process.
   returned: state is started

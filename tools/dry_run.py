@@ -22,7 +22,8 @@ from relock import UnresolvedError, compile_with_uv, places, target
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "module_utils"))
 
-from ironserve.lock import Lock, LockError, find, load, normal_name  # noqa: E402  (needs the folder above)
+from ironserve.lock import Lock, LockError, find, load  # noqa: E402  (needs the folder above)
+from ironserve.packages import normal_name  # noqa: E402  (needs the folder above)
 
 
 def main() -> None:

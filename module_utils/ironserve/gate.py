@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
-from . import aside, causes, holders, host, logs, nvml, probe, readback
+from . import aside, causes, effects, holders, host, logs, nvml, probe, readback, running
+from .engines import ENGINES
 from .judge import BAD, Verdict, judge, message
 from .processes import Table, ticks_now
 from .secrets import redact
 from .slices import SLICE_S
+from .symptoms import rewrite
 from .systemd import SIGNAL_NAMES, unit_name
 
 POLL_S = 0.2
@@ -167,7 +169,7 @@ class Gate:
             "result": show.get("Result", ""),
             "reason": self.verdict.reason,
             "phase": self.reading.phase,
-            "env": {**release["env"], **release.get("host_env", {})},
+            "env": self._env(),
             "flags": release.get("flags", {}),
             "arch": functools.cache(architecture),
             "foreign_holders": functools.cache(lambda: foreign_holders(release, self.cleanup, self.secrets)),
@@ -188,12 +190,40 @@ class Gate:
             "signals": self.signals(),
         }
 
+    def took_effect(self, key: str = "") -> dict[str, Any]:
+        """What the ranks and the server run with, against the release (``effects.py``). No secret is in it.
+
+        ``ranks env added unreadable argv argv_source notes``; ``error`` where a process is stuck. It judges nothing:
+        the server generates, and an engine that chose otherwise is for a person to know.
+
+        Args:
+            key: API key that the server wants, or empty.
+        """
+        release, pid = self.release, int(self.show.get("MainPID", "0"))
+        engine = ENGINES[release["engine"]]
+        found: dict[str, Any] = {}
+        try:
+            processes = aside.ask(lambda: running.ranks(pid, engine), LOOK_S)
+            found |= effects.environment(self._env(), processes, release.get("secrets", []))
+        except (OSError, aside.StuckError):
+            found["error"] = "a process of the engine is stuck in the kernel, or gone"
+        says, found["argv_source"] = running.arguments(release, engine, key, self.log)
+        served = engine.service_flags(
+            release["model"]["path"], release["model"]["served_name"], release["address"], release["port"]
+        )
+        found["argv"] = effects.arguments({**release["flags"], **served}, says, engine.ARGUMENT_NAMES)
+        found["notes"] = effects.notes(found)
+        hidden: dict[str, Any] = rewrite(found, functools.partial(redact, secret_texts=self.secrets))
+        return hidden
+
+    def _env(self) -> dict[str, str]:
+        return {**self.release["env"], **self.release.get("host_env", {})}
+
     def _read_back(self) -> list[str]:
         """In what the process that serves differs from the release. An override of the unit, say, is no proof of it."""
         process = Path("/proc") / self.show.get("MainPID", "0")
         cmdline, environ, limits = (host.read_text(process / name) or "" for name in ("cmdline", "environ", "limits"))
-        env = {**self.release["env"], **self.release.get("host_env", {})}
-        return readback.differences(self.release, env, cmdline, environ, limits)
+        return readback.differences(self.release, self._env(), cmdline, environ, limits)
 
     def _read_log(self) -> None:
         hide = functools.partial(redact, secret_texts=self.secrets)

@@ -79,6 +79,7 @@ def record(
     verdict: str,
     reason: str,
     timings: Mapping[str, float],
+    took_effect: Mapping[str, Any] | None = None,
 ) -> str:
     """A line for the ledger.
 
@@ -88,9 +89,12 @@ def record(
         verdict: the gate's, or ``stopped`` where somebody stopped it before there was one.
         reason: of a verdict that is not ``ready``.
         timings: seconds to each phase.
+        took_effect: what a server that is ready runs with, see ``Gate.took_effect``.
     """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
     if release.get("accepted"):  # rules that a person overruled for this launch
         entry["accepted"] = release["accepted"]
+    if took_effect is not None:
+        entry["took_effect"] = took_effect
     return json.dumps(entry, sort_keys=True) + "\n"

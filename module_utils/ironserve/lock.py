@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .packages import normal_name
 from .problems import Problems, did_you_mean, unknown
 from .schema import Key, check
 from .yaml_text import pairs
@@ -134,11 +135,6 @@ class Lock:
     def wheelhouse_only(self) -> tuple[str, ...]:
         """Packages that no package index has: they can only come from a wheelhouse."""
         return tuple(item.name for item in self.requirements if "+" in item.version)
-
-
-def normal_name(name: str) -> str:
-    """A package's name as indexes compare it: ``Foo_Bar.baz`` is ``foo-bar-baz``."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def lock_id(spec: Spec, requirements: Iterable[Requirement]) -> str:

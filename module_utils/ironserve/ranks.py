@@ -50,6 +50,22 @@ def _is_fork(member: Member, parent: Member | None) -> bool:
     return parent is not None and (parent.title == member.title or parent.process.comm == member.process.comm)
 
 
+def titled(alive: Mapping[int, Member], engine: ModuleType) -> list[Member]:
+    """The processes that named themselves as an engine's do, of those that are alive, by pid."""
+    return [
+        member
+        for member in alive.values()
+        if member.title.startswith(engine.TITLE) and not _is_fork(member, alive.get(member.process.parent))
+    ]
+
+
+def ranks_among(members: Iterable[Member], engine: ModuleType) -> list[Member]:
+    """The ranks among an engine's processes: of the first kind of which there is any."""
+    found = list(members)
+    kinds = ([member for member in found if member.title.startswith(kind)] for kind in engine.RANK_TITLES)
+    return next(filter(None, kinds), [])
+
+
 @dataclass
 class Ranks:
     """The processes of one start of an engine that have a title, over time.
@@ -70,17 +86,14 @@ class Ranks:
     def look(self, members: Iterable[Member], at: float) -> None:
         """Take in who is there. One whose first thread ended is gone: that thread runs the model."""
         alive = {member.process.pid: member for member in members if member.process.state not in "ZX"}
-        titled = []
-        for member in alive.values():
-            if member.title.startswith(self.engine.TITLE) and not _is_fork(member, alive.get(member.process.parent)):
-                titled.append(member)
-                self.seen[member.process.pid, member.process.start_ticks] = member.title
+        own = titled(alive, self.engine)
+        for member in own:
+            self.seen[member.process.pid, member.process.start_ticks] = member.title
         for (pid, ticks), title in list(self.seen.items()):
             if pid not in alive or alive[pid].process.start_ticks != ticks:
                 self.lost.setdefault(f"{title} (pid {pid})", at)
                 del self.seen[pid, ticks]
-        counts = [sum(member.title.startswith(kind) for member in titled) for kind in self.engine.RANK_TITLES]
-        self.count = next(filter(None, counts), 0)
+        self.count = len(ranks_among(own, self.engine))
 
     def lost_for_s(self, at: float) -> float:
         """Seconds since the first one died, 0 if none did."""

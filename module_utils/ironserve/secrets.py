@@ -102,6 +102,11 @@ def _from_json(text: str) -> str:
         return text
 
 
+def api_key(engine: str, texts: tuple[str, str]) -> str:
+    """The API key in the texts of a service's files, environment first; empty where its server wants none."""
+    return read(*texts)["env"].get(ENGINES[engine].API_KEY_VARIABLE, "")
+
+
 def names_in(service: str, texts: Mapping[str, str]) -> set[str]:
     """The names of the secrets in the texts of a service's files, as :func:`names` has them."""
     env, flags = (texts.get(path, "").splitlines() for path in (env_path(service), config_path(service)))

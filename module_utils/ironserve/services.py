@@ -132,8 +132,13 @@ class Service:
                 "cursor": {"changed": changed, "gated": self.releases.drop_in.exists(), "gate": gate.cursor()},
             },
         }
+        if verdict.verdict == "ready":
+            answer["took_effect"] = gate.took_effect(secrets.api_key(release["engine"], self._secret_files()))
+            answer["notices"] = [f"{self.name}: {note}" for note in answer["took_effect"]["notes"]]
         if done and gated:
-            answer["notices"] = self._record(release, verdict.verdict, verdict.reason, gate.timings)
+            effect = answer.get("took_effect")
+            unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect)
+            answer["notices"] = [*answer.get("notices", []), *unrecorded]
         if verdict.verdict in BAD:
             kept = evidence.keep(self.name, release, self.secrets, gate.reading, gate.signals())
             known = gate.known_cause(causes)
@@ -327,13 +332,25 @@ class Service:
         if not self._is_off():
             host.systemctl("kill", "--signal=SIGKILL", self.unit)
 
+    def _secret_files(self) -> tuple[str, str]:
+        """Texts of the files that hold the service's secrets, as the server that runs read them."""
+        env, config = (host.read_text(Path(path(self.name))) or "" for path in (secrets.env_path, secrets.config_path))
+        return env, config
+
     def _records(self) -> list[dict[str, Any]]:
         try:
             return ledger.parse(host.read_text(self.ledger) or "")
         except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
             return []
 
-    def _record(self, release: Mapping[str, Any], verdict: str, reason: str, timings: Mapping[str, float]) -> list[str]:
+    def _record(
+        self,
+        release: Mapping[str, Any],
+        verdict: str,
+        reason: str,
+        timings: Mapping[str, float],
+        took_effect: Mapping[str, Any] | None = None,
+    ) -> list[str]:
         """Append to the ledger. That this fails is worth a warning and changes no verdict."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         try:
@@ -343,7 +360,7 @@ class Service:
                     "staged_id": host.link_target(self.releases.folder / "active") or "",
                     "invocation": host.show(self.unit).get("InvocationID", ""),
                 }
-                file.write(ledger.record(release, start, verdict, reason, timings))
+                file.write(ledger.record(release, start, verdict, reason, timings, took_effect))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []

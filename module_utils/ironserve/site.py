@@ -43,6 +43,10 @@ VARIABLES: dict[str, Key] = {
         keys={
             "gpu_count": Key("int", "GPUs a host", required=True, low=0, high=64),
             "gpu_family": Key("str", "sm90, sm100, sm120; none on a host without GPUs", required=True),
+            "driver": Key("str", 'version of the driver that drift is told against: ">=580", "==595.58.03" or "580"'),
+            "kernel": Key(
+                "str", 'release of the kernel that drift is told against: ">=6.17", or how it begins, "6.17"'
+            ),
         },
     ),
     "ironserve_sizes": Key(
@@ -150,6 +154,7 @@ BARE = {
     "consent_foreign": "true or false",
     "accept": "the names of rules, with commas between",
     "prove_nccl": "true or false",
+    "drift": "true or false",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 

@@ -23,6 +23,11 @@ options:
     type: list
     elements: dict
     required: true
+  cells:
+    description: The rows as the table shows them, where that is not as they are. Empty takes O(rows).
+    type: list
+    elements: dict
+    default: []
   summary:
     description: A line under the table.
     type: str
@@ -70,17 +75,18 @@ class ActionModule(ActionBase):
     """Print and write."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("title", "columns", "rows", "summary", "json"))
+    _VALID_ARGS = frozenset(("title", "columns", "rows", "cells", "summary", "json"))
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Print the table, write the JSON."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         title, columns, rows = (self._task.args[key] for key in ("title", "columns", "rows"))
+        cells = self._task.args.get("cells") or rows
         file = ROOT / self._task.args["json"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(rows, indent=2, sort_keys=True) + "\n")
         summary = str(self._task.args.get("summary") or "")
         below = f"\n{summary}" if summary else ""
-        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{table(columns, rows)}{below}\n")
+        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{table(columns, cells)}{below}\n")
         return {**result, "changed": False, "rows": rows}

@@ -6,7 +6,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Callable
+
+import ansible.module_utils
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils.ironserve import drift, prometheus
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
         "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
@@ -16,12 +25,18 @@ SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", 
 WORDS = ("ready", "starting", "unhealthy", "down", "failed", "stopped", "absent", "unreachable", "unknown")
 """Every status, in the order of the summary."""
 
+CELL = 100
+"""Characters of a difference in a table; the JSON has all of them."""
 
-def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
+
+def status_rows(
+    hosts: Sequence[str], hostvars: Mapping[str, Any], service: str, with_drift: bool = False
+) -> list[dict[str, Any]]:
     """A row a host and service: what the inventory wants (``status_wished``) against what is there (``status_seen``).
 
     ``notes`` says in what they differ, the most urgent first, ``note`` is the first of them, ``settled`` that there is
     none and the service is ready, ``named`` that the inventory names it. ``service``: the one that is meant, empty all.
+    ``with_drift``: hosts were asked for that, too (``serve_drift``).
     """
     rows = []
     for host in hosts:
@@ -40,7 +55,90 @@ def status_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], service: str)
                 row["note"] = next(iter(row["notes"]), "")
                 row["settled"] = row["status"] == "ready" and not row["notes"]
                 rows.append(row)
+    return _with_drift(rows, hosts, hostvars) if with_drift else rows
+
+
+def _with_drift(rows: list[dict[str, Any]], hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows with ``drift``: None where it could not be told; ``driver`` and ``kernel`` are the host's."""
+    answers = {host: hostvars[host].get("serve_drift") or {} for host in hosts}
+    told = [host for host in hosts if answers[host].get("kernel")]  # their inventories resolve
+    groups = {host: str(hostvars[host]["ironserve_host_group"]) for host in told}
+    system: dict[str, list[drift.Row]] = {host: [] for host in hosts}
+    for kind in ("driver", "kernel"):
+        seen = {host: str(answers[host][kind]) for host in told}
+        declared = {host: str(hostvars[host]["ironserve_hardware"].get(kind, "")) for host in told}
+        for host in told:
+            system[host] += drift.system(kind, host, declared, seen, groups)
+    for row in rows:
+        answer = answers[row["host"]]
+        found = {one["service"]: one for one in answer.get("services", ())}.get(row["service"])
+        row["driver"], row["kernel"] = answer.get("driver", ""), answer.get("kernel", "")
+        row["drift"] = None if found is None else [*found["drift"], *system[row["host"]]]
+        errors = found["errors"] if found else [str(answer["msg"])] if answer.get("msg") else []
+        row["drift_unknown"] = "; ".join(errors)
     return rows
+
+
+def status_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the status; with drift it is the one before the note."""
+    shown = ["host", "service", "status", "profile", "wants", "release_id", "port", "model", "main_pid", "since"]
+    return [*shown, *(["drift"] if any("drift" in row for row in rows) else []), "note"]
+
+
+def status_cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows for the terminal: of drift how much there is, and the first."""
+    return [{**row, "drift": _drift_cell(row)} if "drift" in row else dict(row) for row in rows]
+
+
+def _drift_cell(row: Mapping[str, Any]) -> str:
+    if row["drift"] is None:
+        return "unknown"
+    told = drift.text(row["drift"]) or ("unknown in part" if row["drift_unknown"] else "none")
+    return _shortened(told)
+
+
+def _shortened(text: Any) -> str:
+    return textwrap.shorten(str(text), CELL, placeholder=" …")
+
+
+def drift_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each difference, and for what could not be told."""
+    found = []
+    for row in rows:
+        where = {"host": row["host"], "service": row["service"]}
+        found += [{**where, **difference} for difference in row.get("drift") or ()]
+        if row.get("drift_unknown"):
+            found.append({**where, "kind": "unknown", "key": row["drift_unknown"], "declared": None, "runs": None})
+    return found
+
+
+def drift_cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those rows for the terminal."""
+    texts = ("declared", "runs")
+    return [
+        {**row, **{key: "not there" if row[key] is None else _shortened(row[key]) for key in texts}} for row in rows
+    ]
+
+
+def status_metrics(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as metrics of Prometheus. Drift that could not be told has no sample."""
+
+    def labels(row: Mapping[str, Any]) -> dict[str, str]:
+        return {"host": str(row["host"]), "service": str(row["service"])}
+
+    counts = [
+        ({**labels(row), "kind": kind}, float(sum(difference["kind"] == kind for difference in row["drift"])))
+        for row in rows
+        if row.get("drift") is not None
+        for kind in drift.KINDS
+    ]
+    ready = [(labels(row), float(row["status"] == "ready")) for row in rows]
+    return prometheus.exposition(
+        [
+            prometheus.Metric("ironserve_drift", "Differences between what runs and what is declared.", counts),
+            prometheus.Metric("ironserve_service_ready", "Whether the service is ready: 1 or 0.", ready),
+        ]
+    )
 
 
 def _not_seen(seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,6 +256,9 @@ def _deploy_row(
         verdict = verdict if verdict in ("failed", "stalled", "timeout") else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
+    took_effect = outcome.get("took_effect")
+    otherwise = _first((took_effect or {}).get("notes", []))
+    note = "; ".join(filter(None, (note, otherwise)))
     return {
         "host": host,
         "service": release["service"],
@@ -169,7 +270,13 @@ def _deploy_row(
         "why": "; ".join(reasons),
         "note": note,
         "put_back": outcome["put_back"],
+        "took_effect": took_effect,
     }
+
+
+def _first(lines: Sequence[str]) -> str:
+    """The first of several lines, and how many more there are: a table has no room for all."""
+    return f"{lines[0]} (and {len(lines) - 1} more)" if len(lines) > 1 else "".join(lines)
 
 
 def _put_back(back: Mapping[str, Any]) -> str:
@@ -190,6 +297,11 @@ class FilterModule:
         """Rows of playbooks/status.yml, playbooks/report.yml and playbooks/rollback.yml."""
         return {
             "ironserve_status_rows": status_rows,
+            "ironserve_status_columns": status_columns,
+            "ironserve_status_cells": status_cells,
+            "ironserve_status_metrics": status_metrics,
+            "ironserve_drift_rows": drift_rows,
+            "ironserve_drift_cells": drift_cells,
             "ironserve_status_summary": status_summary,
             "ironserve_deploy_rows": deploy_rows,
             "ironserve_rollback_rows": rollback_rows,

@@ -587,6 +587,7 @@ def test_sglang_answers(start: Start) -> None:
     server_info = server.ask("/server_info").json
     assert server_info["version"] == "0.5.23"
     assert server_info["context_length"] == 1024
+    assert "--context-length 1024" in server_info["launch_command"]
     assert server_info["internal_states"]
     assert [server.status(path) for path in ("/health", "/health_generate", "/ready", "/ping")] == [200] * 4
     assert server.status("/metrics") == 404, "only with --enable-metrics"
@@ -831,6 +832,19 @@ def test_a_title_takes_the_environment_unless_told_not_to(start: Start, env: dic
     pid = next(pid for title, pid in server.family().items() if title.startswith("sglang::sched"))
     assert (b"NCCL_PROTO=LL" in Path(f"/proc/{pid}/environ").read_bytes()) is kept
     assert Path(f"/proc/{pid}/comm").read_text() == "sglang::schedul\n"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_an_engine_may_run_with_other_settings_than_it_was_given(start: Start, engine: str) -> None:
+    behaviour = {"rank_env": {"NCCL_CUMEM_ENABLE": "0"}, "says": {"max_running_requests": 4}}
+    server = start(engine, behaviour, env={"SPT_NOENV": "1", "NCCL_CUMEM_ENABLE": "1"}).ready()
+    kind = {"sglang": "sglang::sched", "vllm": "VLLM::EngineCore"}[engine]
+    pid = next(pid for title, pid in server.family().items() if title.startswith(kind))
+    assert b"NCCL_CUMEM_ENABLE=0\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"NCCL_CUMEM_ENABLE=1\0" in Path(f"/proc/{server.process.pid}/environ").read_bytes()
+    assert "'max_running_requests': 4" in server.log.read_text()
+    if engine == "sglang":
+        assert server.ask("/server_info").json["max_running_requests"] == 4
 
 
 def test_children_of_sglang_die_with_it(start: Start) -> None:

@@ -155,6 +155,19 @@ def test_a_healthy_start_is_never_stalled_however_long_its_log_is_silent(real, m
     assert real.complete("h1")["usage"]["completion_tokens"] == 3
 
 
+def test_what_took_effect_is_read_back_from_the_ranks_and_from_the_server(real, measured, started):
+    effect = real.record()["took_effect"]
+    measured(**effect)
+    assert (effect["ranks"], effect["unreadable"], effect["env"]) == (1, [], {})
+    assert (effect["argv"], effect["notes"]) == ({}, [])
+    assert effect["argv_source"] == ("server_info" if real.engine is SGLANG else "log")
+    known = ("NCCL_", "CUDA_", "VLLM_", "SGLANG_", "GLOO_", "PYTORCH_")
+    assert all(name.startswith(known) for name in effect["added"])
+    if real.engine is SGLANG:  # what nobody asked for: the ranks are spawned, so /proc shows what it set before
+        chosen = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+        assert chosen.items() <= effect["added"].items()
+
+
 def test_a_server_whose_core_is_killed_is_told_and_started_again(real, measured, serving):
     restarts = real.restarts()
     told = real.ambush(real.engine.core, signal.SIGKILL, since=0).result()

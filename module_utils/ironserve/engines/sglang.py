@@ -49,6 +49,21 @@ NODE_RANK_FLAGS = ("node-rank",)
 RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"use-ray": ()}
 """Flags with which other programs have the ranks, each with the values for which they do not."""
 
+INFO_PATHS = ("/server_info", "/get_server_info")
+"""Where a server says with which arguments it runs; 0.5.3 has the second only. It asks the schedulers: it may hang."""
+
+ARGUMENTS_LINE = r"server_args=(?:ServerArgs\(|\{)"
+"""What stands before the arguments in its log: a call up to 0.5.15 at least, a mapping in 0.5.23."""
+
+ARGUMENT_NAMES = {"model": "model_path", "tensor-parallel-size": "tp_size", "pipeline-parallel-size": "pp_size",
+                  "data-parallel-size": "dp_size", "expert-parallel-size": "ep_size", "ep": "ep_size",
+                  "decode-context-parallel-size": "dcp_size", "attention-data-parallel-size": "attn_dp_size",
+                  "attention-context-parallel-size": "attn_cp_size", "moe-data-parallel-size": "moe_dp_size",
+                  "nccl-init-addr": "dist_init_addr", "enable-hicache": "enable_hierarchical_cache",
+                  "fp8-gemm-backend": "fp8_gemm_runner_backend", "fp4-gemm-backend": "fp4_gemm_runner_backend",
+                  "speculative-draft-model": "speculative_draft_model_path"}  # fmt: skip
+"""Names of arguments that are not the flag's own: read from the parser of 0.5.23."""
+
 MODULES = ("sglang.launch_server",)
 SCRIPT = "sglang"
 """What starts a server: ``python -m sglang.launch_server``, ``sglang serve``."""

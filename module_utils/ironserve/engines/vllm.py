@@ -50,6 +50,15 @@ RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"distributed-executor-backend": (
                    "data-parallel-rank": ()}  # fmt: skip
 """Flags with which other programs or hosts have some of the ranks, each with the values for which they do not."""
 
+INFO_PATHS: tuple[str, ...] = ()
+"""None: its /server_info is there in development mode only."""
+
+ARGUMENTS_LINE = r"non-default args: \{"
+"""What stands before the arguments in its log. A flag that is given with its default value is not among them."""
+
+ARGUMENT_NAMES: dict[str, str] = {}
+"""Names of arguments that are not the flag's own."""
+
 MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
 SCRIPT = "vllm"
 """What starts a server: ``python -m vllm.entrypoints.openai.api_server``, ``vllm serve``."""

@@ -94,6 +94,54 @@ def test_the_summary_of_a_fleet(rows):
     assert rows.status_summary([], "x") == 'no host has a service "x"'
 
 
+HARDWARE = {"ironserve_host_group": "blackwell", "ironserve_hardware": {"driver": ">=580"}}
+
+
+def drifting(*differences, errors=(), **system):
+    """What a host registers that was asked for drift."""
+    rows = [dict(zip(("kind", "key", "declared", "runs"), difference)) for difference in differences]
+    services = [{"service": "main", "drift": rows, "errors": list(errors)}]
+    return {"services": services, "driver": "595.58.03", "kernel": "6.17.0", **system}
+
+
+def fleet_status(rows, answers):
+    """The rows of hosts that serve as the inventory wants and answered so."""
+    seen = {"status_wished": WISHED, "status_seen": {"services": [LOOK], "unknown": []}, **HARDWARE}
+    hostvars = {host: {**seen, "serve_drift": answer} for host, answer in answers.items()}
+    return rows.status_rows(list(answers), hostvars, "", with_drift=True)
+
+
+def test_drift_of_a_fleet_with_what_is_declared_and_what_most_hosts_have(rows):
+    answers = {f"b{number}": drifting() for number in range(3)}
+    answers["b3"] = drifting(("flags", "x", "1", None), driver="570.1", kernel="6.8.0-40")
+    found = fleet_status(rows, answers)
+    assert [row["drift"] for row in found[:3]] == [[], [], []]
+    assert [(row["kind"], row["declared"], row["runs"]) for row in found[3]["drift"]] == [
+        ("flags", "1", None), ("driver", ">=580", "570.1"),
+        ("kernel", "3 of 4 hosts of group blackwell have 6.17.0", "6.8.0-40")]  # fmt: skip
+    cells = rows.status_cells(found)
+    assert [cells[0]["drift"], cells[3]["drift"]] == ["none", "3: flags x: declared 1, runs not there"]
+    assert rows.status_columns(found)[-2:] == ["drift", "note"]
+    lines = rows.status_metrics(found).splitlines()
+    assert 'ironserve_drift{host="b3",service="main",kind="driver"} 1' in lines
+    assert 'ironserve_drift{host="b0",service="main",kind="driver"} 0' in lines
+    assert [line for line in lines if line.startswith("# TYPE")] == [
+        "# TYPE ironserve_drift gauge", "# TYPE ironserve_service_ready gauge"]  # fmt: skip
+
+
+def test_drift_that_cannot_be_told_is_unknown_and_not_none(rows):
+    found = fleet_status(rows, {"h1": {"msg": "no route", "unreachable": True}, "h2": drifting(errors=["stuck"])})
+    assert [cell["drift"] for cell in rows.status_cells(found)] == ["unknown", "unknown in part"]
+    told = [(row["host"], row["kind"], row["key"]) for row in rows.drift_rows(found)]
+    assert told == [("h1", "unknown", "no route"), ("h2", "unknown", "stuck")]
+    assert 'ironserve_drift{host="h1"' not in rows.status_metrics(found)
+
+
+def test_a_row_of_drift_is_short_on_the_terminal(rows):
+    [row] = rows.drift_cells([{"kind": "unit", "key": "ExecStart", "declared": "--a " * 100, "runs": None}])
+    assert (len(row["declared"]) <= 100, row["runs"]) == (True, "not there")
+
+
 RESOLVED = {"releases": [{"service": "main", "profile": "q", "declared_profile": "p", "release_id": "r"}]}
 
 
@@ -172,3 +220,14 @@ def test_a_host_of_a_pruning_has_a_row_for_each_thing_and_one_for_all():
         ("h2", None, "", "no route"),
         ("h3", None, "", "not asked"),
     ]
+
+
+def test_what_did_not_take_effect_is_a_note_of_the_deploy_and_the_whole_is_in_the_json(rows):
+    effect = {"notes": ["variable A: the release says 1, and 8 of 8 ranks run with 0", "more"], "ranks": 8}
+    gates = {"main": {**READY["main"], "took_effect": effect}}
+    [row] = rows.deploy_rows(
+        ["h1"], {"h1": {"deploy_resolved": RESOLVED, "serve_compared": DIFFERS, "serve_gates": gates}}, False
+    )
+    assert row["verdict"] == "ready"
+    assert row["note"].endswith("variable A: the release says 1, and 8 of 8 ranks run with 0 (and 1 more)")
+    assert row["took_effect"] == effect

@@ -146,6 +146,8 @@ CHECKS: dict[str, Check] = {
         die_after_s=seconds,
         notice=of_type(bool, "true or false"),
     ),
+    "rank_env": mapping_of(of_type(str, "text")),
+    "says": mapping_of(anything),
     "weights": mapping(shards=whole(1), seconds=seconds),
     "load": mapping(
         "how",
@@ -199,6 +201,8 @@ class Behaviour:
     exit_how: dict[str, str] = field(default_factory=dict)
     exit_message: str = ""
     rank: dict[str, Any] = field(default_factory=dict)
+    rank_env: dict[str, str] = field(default_factory=dict)
+    says: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, Any] = field(default_factory=dict)
     load: dict[str, Any] = field(default_factory=dict)
     gpu_mib: int = 0

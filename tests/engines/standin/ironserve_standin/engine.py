@@ -19,7 +19,18 @@ from .generation import EngineDeadError, GenerationFailedError, Generator
 from .log import Dress, Log
 from .openai import InvalidRequestError, OpenAI
 from .phases import ExitRequestedError, Phase, Player
-from .processes import READY, Child, ChildDiedError, Crew, follow, later, leave_main_thread, remain, spawn
+from .processes import (
+    READY,
+    Child,
+    ChildDiedError,
+    Crew,
+    follow,
+    later,
+    leave_main_thread,
+    remain,
+    show_environment,
+    spawn,
+)
 from .web import Reply, Server, Site
 
 END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
@@ -360,6 +371,8 @@ class Engine:
 
     def serve_rank(self, rank: int, channel: socket.socket, obey: Callable[[str], None]) -> None:
         """Carry out orders as a rank of the model, until the parent is gone or longer."""
+        if self.behaviour.rank_env:
+            show_environment(self.behaviour.rank_env)
 
         def serve() -> None:
             follow(channel, obey)

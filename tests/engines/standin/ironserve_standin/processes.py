@@ -13,8 +13,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Callable, NoReturn
 
 import setproctitle
@@ -137,6 +138,20 @@ def hear_parents_death(number: int) -> None:
     import ctypes  # noqa: PLC0415 - takes 10 ms, and most starts of vLLM need none of it
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def show_environment(changed: Mapping[str, str]) -> None:
+    """Have /proc show this process as if it had been started with these variables, as a rank that was spawned is.
+
+    No value may be longer than it was: there is as much room as the environment took.
+    """
+    import ctypes  # noqa: PLC0415 - see above
+
+    stat = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    begin, end = int(stat[47]), int(stat[48])
+    items = Path("/proc/self/environ").read_bytes().rstrip(b"\0").decode().split("\0")
+    text = "\0".join(f"{name}={changed.get(name, value)}" for name, _, value in (item.partition("=") for item in items))
+    ctypes.memmove(begin, text.encode().ljust(end - begin, b"\0")[: end - begin], end - begin)
 
 
 def spawn(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import signal
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -56,7 +58,7 @@ class Sglang(Engine):
 
     def values(self) -> dict[str, object]:
         # With the key: 0.5.23 hides nothing but what is of watermarks (engine.py, _server_args_for_logging).
-        return {"server_args": vars(self.arguments), "max_len": self.max_model_len}
+        return {"server_args": {**vars(self.arguments), **self.behaviour.says}, "max_len": self.max_model_len}
 
     def facts(self) -> set[str]:
         conditions = {
@@ -129,7 +131,8 @@ class Sglang(Engine):
         list(self.generator.tokens(Request(0, 1, limited_by_client=True, seed=0, health_probe=True)))
         state = {"last_gen_throughput": self.generator.stats.throughput}
         tokens = {"max_total_num_tokens": 2024912, "max_req_input_len": self.max_model_len - 6}
-        arguments = {name: value for name, value in vars(self.arguments).items() if name != "api_key"}
+        # With the key, as in the log.
+        arguments = {**vars(self.arguments), **self.behaviour.says, "launch_command": shlex.join(sys.argv)}
         return Reply({**arguments, **tokens, "internal_states": [state], "version": SGLANG_VERSION})
 
     def generate_text(self, document: dict[str, Any], chat: bool) -> Reply:

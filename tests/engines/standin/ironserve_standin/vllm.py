@@ -58,7 +58,7 @@ class Vllm(Engine):
     def values(self) -> dict[str, object]:
         return {
             "version": VLLM_VERSION,
-            "non_default": given(self.arguments, "vllm"),
+            "non_default": {**given(self.arguments, "vllm"), **self.behaviour.says},
             "max_len": self.max_model_len,
             "max_len_commas": f"{self.max_model_len:,}",
             "served_name": self.served_name,
