@@ -59,7 +59,9 @@ flags:
   contains:
     state:
       type: str
-      description: C(known), C(pending) where nobody could ask yet, or C(failed) where the parser gave no answer.
+      description: >-
+        C(known); C(unasked) where nobody asked yet, C(pending) where nobody can without an environment, or C(failed) where the
+        parser gave no answer.
     reason: {type: str, description: Why it is not C(known).}
     engine_version: {type: str, description: As the installed package says it.}
     unknown: {type: list, elements: dict, description: "C(flag), and C(suggestion), which may be empty."}

@@ -1,16 +1,19 @@
 #!/usr/bin/python
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Judges whether a host can take a release, and changes nothing."""
+"""Tells what speaks for and against releases on a host, and changes nothing."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_preflight
-short_description: Judge whether a host can take a release
+short_description: Judge whether a host can take releases
 description:
-  - Looks at port, GPUs, model folder, systemd and privileges, and reports everything that is wrong in one failure.
-  - Changes nothing. What else holds the port or a GPU of a service is named with its owner and left alone.
+  - Looks at port, GPUs, driver, PCIe, kernel, network, tools, model, disk, systemd and privileges, and changes nothing.
+    What else holds the port or a GPU of a service is named with its owner and left alone.
+  - In a playbook the action plugin of the same name is called. It takes O(origins), O(hardware) and O(accept) as well, asks
+    M(engine_flags) where an engine's parser was not asked yet, and judges on the controller, where the rules are. It does
+    not fail for what was found, since a fleet is reported as one; C(preflight_report) does.
 options:
   releases:
     description: The releases that the host is to take, as the action C(resolve_release) returns them.
@@ -44,6 +47,18 @@ options:
     description: What the site says of cleanups, as C(ironserve_cleanup) has it. M(gpu_cleanup) documents the keys.
     type: dict
     default: {}
+  origins:
+    description: Where the values of each service's release come from, as C(resolve_release) returns them, by service.
+    type: dict
+    default: {}
+  hardware:
+    description: What the host group says of its hardware, as C(ironserve_hardware) has it.
+    type: dict
+    default: {}
+  accept:
+    description: Names of rules that are overruled, with commas between.
+    type: str
+    default: ""
   environment_problems:
     description: What stands in the way of the engine environment, as M(engine_environment) in check mode returns it.
     type: list
@@ -71,10 +86,34 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problems:
-  description: Everything that is wrong, a line each.
+  description: What stands in the way of any release, a line each.
   returned: always
   type: list
   elements: str
+facts:
+  description: What the host is, by part; C(docs/hosts.md) lists them. The action plugin judges them and leaves them out.
+  returned: the module is called without its action plugin
+  type: dict
+findings:
+  description: >-
+    Everything that was found, problems among them, each with C(rule), C(severity), C(host), C(service), C(where), C(key),
+    C(text), C(why), C(do), C(source) and C(accepted).
+  returned: in a playbook
+  type: list
+  elements: dict
+considered:
+  description: For each service every rule, whether it fired, and why or why not.
+  returned: in a playbook
+  type: dict
+refused:
+  description: Whether an error was found that nobody accepted.
+  returned: in a playbook
+  type: bool
+releases:
+  description: The releases, each with the names of rules that were overruled for it, C(accepted), if any.
+  returned: in a playbook
+  type: list
+  elements: dict
 holders:
   description: Each process that is none of the service's own and holds its port or a GPU of it.
   returned: always
@@ -97,13 +136,16 @@ holders:
     leftover: {type: bool, description: "Left behind on GPUs by an engine; M(gpu_cleanup) ends it, nothing refuses it."}
 """
 
+from pathlib import Path
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve import engine_flags, host_facts, model_config, nvml
 from ansible.module_utils.ironserve.preflight import Inventory, check_host
 from ansible.module_utils.ironserve.problems import Problems
 
 
 def main() -> None:
-    """Check, and fail with all problems in one message."""
+    """Look at everything."""
     module = AnsibleModule(
         argument_spec={
             "releases": {"type": "list", "elements": "dict", "required": True},
@@ -113,22 +155,26 @@ def main() -> None:
             "inventory_name": {"type": "str", "default": "HOST"},
             "gpu_count": {"type": "int", "default": 0},
             "cleanup": {"type": "dict", "default": {}},
+            "origins": {"type": "dict", "default": {}},
+            "hardware": {"type": "dict", "default": {}},
+            "accept": {"type": "str", "default": ""},
             "environment_problems": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
-    problems = Problems()
-    for problem in module.params["environment_problems"]:
+    want, problems = module.params, Problems()
+    for problem in want["environment_problems"]:
         problems.add("environment", "", problem)
-    releases = module.params["releases"]
-    want = module.params
+    releases, user = want["releases"], want["user"]
     inventory = Inventory(want["services"], want["inventory_name"], want["gpu_count"], want["cleanup"])
-    holders = check_host(releases, want["user"], want["takeover"], inventory, problems)
-    if problems:
-        named = ", ".join(f"{release['release_id']} as {release['service']}" for release in releases)
-        headline = f"nothing was touched: this host cannot take release {named}"
-        module.fail_json(msg=problems.report(headline), problems=problems.found, holders=holders)
-    module.exit_json(changed=False, problems=[], holders=holders)
+    reading = nvml.look(inventory.driver_timeout_s, topology=True) if inventory.gpu_count else None
+    holders = check_host(releases, user, want["takeover"], inventory, reading, problems)
+    facts = {
+        **host_facts.gather(releases, user, reading),
+        "models": {release["service"]: model_config.read(Path(release["model"]["path"])) for release in releases},
+        "flags": {release["service"]: engine_flags.cached(release) for release in releases},
+    }
+    module.exit_json(changed=False, problems=problems.found, holders=holders, facts=facts)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import engine_flags, findings, host_checks, knowledge, lock, model_fit, nccl_env, rules
+from . import findings, flag_checks, host_checks, knowledge, lock, model_fit, nccl_env, rules
 from .findings import Case, Check, Found
 
 
 def all_checks(root: Path) -> list[Check]:
     """Every check, with what is known of NCCL and the rules of the checkout ``root``."""
     return [
-        engine_flags.check,
+        flag_checks.flag_check(knowledge.engines(root)),
         nccl_env.checks(knowledge.nccl(root)),
         rules.checks(knowledge.rules(root)),
         host_checks.check,

@@ -125,24 +125,27 @@ def closest(word: str, known: Iterable[str], cutoff: float) -> str:
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)), "")
 
 
-def unasked(state: str, reason: str) -> Answer:
-    """The answer where the parser was not asked (``pending``), or gave none (``failed``)."""
+def no_answer(state: str, reason: str) -> Answer:
+    """The answer where the parser was not asked (``unasked``), cannot be yet (``pending``), or gave none (``failed``)."""
     lists = ("unknown", "abbreviated", "deprecated", "without_effect", "invalid", "unknown_variables")
     return {"state": state, "reason": reason, "engine_version": "", **{key: [] for key in lists}}
 
 
 def cached(release: Mapping[str, Any], cache: Path = CACHE) -> Answer:
-    """The answer from the cache: reads two files, runs and writes nothing. ``pending`` where they are not there."""
+    """The answer from the cache: reads two files, runs and writes nothing.
+
+    Where they are not there it is ``unasked``, or ``pending`` without an environment whose parser could be asked.
+    """
     lock_id = release["lock"]["id"]
     try:
         with opened(cache, lock_id) as folder:
             description, faults = _load(folder, _name("parser")), _load(folder, _name(digest(release["flags"])))
     except FileNotFoundError:
-        there = interpreter(release).exists()
-        why = "its parser was not asked yet" if there else "its environment is not on the host yet"
-        return unasked("pending", why)
+        if interpreter(release).exists():
+            return no_answer("unasked", "its parser was not asked yet")
+        return no_answer("pending", "its environment is not on the host yet")
     except (OSError, ValueError) as error:
-        return unasked("failed", f"the cache {cache}/{lock_id} cannot be read: {error}")
+        return no_answer("failed", f"the cache {cache}/{lock_id} cannot be read: {error}")
     return answer(description, faults, release)
 
 
@@ -165,14 +168,14 @@ def ask(
     answers = {release["service"]: cached(release, cache) for release in releases}
     waiting: dict[str, list[Mapping[str, Any]]] = {}
     for release in releases:
-        if answers[release["service"]]["state"] == "pending" and interpreter(release).exists():
+        if answers[release["service"]]["state"] == "unasked":
             waiting.setdefault(release["lock"]["id"], []).append(release)
     for lock_id, several in waiting.items():
         try:
             _fill(cache, lock_id, several, user, timeout_s)
             told = {release["service"]: cached(release, cache) for release in several}
         except (ProbeError, OSError) as error:
-            told = {release["service"]: unasked("failed", str(error)) for release in several}
+            told = {release["service"]: no_answer("failed", str(error)) for release in several}
         answers.update(told)
     return answers
 

@@ -1,6 +1,6 @@
 """What a host is, as far as it matters to a server that is to start on it: GPUs, kernel, PCI, network, tools, space.
 
-It only reads. Each part is read by a child of its own, all at the same time, so that a driver, a name server or a disk
+It only reads, and what the driver tells is given to it. Each part is read by a child of its own, all at the same time, so that a driver, a name server or a disk
 that hangs costs one part and not the look; what could not be read says so in its part's ``error``. Judging it is the
 controller's, ``host_checks.py``.
 """
@@ -18,16 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import evidence, host, kernel, nvml, pci, systemd
+from . import evidence, host, kernel, pci, systemd
 from .engines import ENGINES
 from .evidence import Part, Piece
-from .gpus import as_result
+from .gpus import Reading, as_result
 from .holders import owner_of
 from .processes import PROC, Table, names
 from .readback import limits
 
 DEADLINE_S = 5.0
-"""Of all parts but the GPUs."""
+"""Of all parts together."""
 COMMAND_S = 3.0
 
 SYS = Path("/sys")
@@ -70,8 +70,7 @@ class Place(NamedTuple):
 def gather(
     releases: Sequence[Mapping[str, Any]],
     user: str = "ironserve",
-    gpu_count: int = 0,
-    driver_timeout_s: float = 30.0,
+    reading: Reading | None = None,
     place: Place = Place(),  # noqa: B008  immutable
 ) -> dict[str, Any]:
     """The facts of the host that its releases are judged by, JSON-plain, by part; docs/hosts.md lists them.
@@ -79,8 +78,7 @@ def gather(
     Args:
         releases: what the host is to take.
         user: the service user.
-        gpu_count: how many GPUs the host is said to have; with 0 nobody asks for any.
-        driver_timeout_s: seconds that the driver may take, which nothing else needs.
+        reading: what the driver tells of the host's GPUs, with their topology; None on a host that has none.
         place: where the host's files are.
     """
     parts: dict[str, Part] = {
@@ -92,11 +90,12 @@ def gather(
         "ports": functools.partial(read_ports, releases, place),
         "service user": functools.partial(read_as_user, releases, user, place),
     }
-    if gpu_count:
-        parts["gpus"] = functools.partial(read_gpus, driver_timeout_s)
+    if reading:
         parts["pci"] = functools.partial(read_pci, place)
         parts["kernel log"] = read_kernel_log
-    found = evidence.ask(parts, max(DEADLINE_S, driver_timeout_s + 1) if gpu_count else DEADLINE_S)
+    found = evidence.ask(parts, DEADLINE_S)
+    if reading:
+        found["gpus"] = told_of(reading)
     for name, why in found.pop("errors").items():
         found.setdefault(SEPARATE.get(name, name), {})["error"] = why
     return found
@@ -107,14 +106,15 @@ def unit_path(release: Mapping[str, Any]) -> str:
     return str(release["env"].get("PATH", f"{release['environment']}/bin:{SYSTEM_PATH}"))
 
 
-def read_gpus(timeout_s: float) -> Iterator[Piece]:
+def told_of(reading: Reading) -> dict[str, Any]:
     """As the module gpu_info tells them."""
-    reading = nvml.look(timeout_s, topology=True)
-    yield "gpus", "driver_version", reading.driver_version
-    yield "gpus", "cuda_version", reading.cuda_version
-    yield "gpus", "failure", reading.failure
-    yield "gpus", "topology", [list(row) for row in reading.topology]
-    yield "gpus", "gpus", [as_result(gpu) for gpu in reading.gpus]
+    return {
+        "driver_version": reading.driver_version,
+        "cuda_version": reading.cuda_version,
+        "failure": reading.failure,
+        "topology": [list(row) for row in reading.topology],
+        "gpus": [as_result(gpu) for gpu in reading.gpus],
+    }
 
 
 def read_kernel(place: Place) -> Iterator[Piece]:

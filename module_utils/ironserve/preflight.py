@@ -9,11 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import gpu_states, holders, host, nvml, runtime, secrets
+from . import gpu_states, holders, host, runtime, secrets
+from .gpus import Reading
 from .problems import Problems
 from .processes import ticks_now
 from .systemd import UNIT_DIRECTORY, service_of
 from .takeover import look
+
+
+DRIVER_TIMEOUT_S = 30.0
+"""Seconds that the driver may take where the site says nothing of it; without persistence mode it starts each GPU anew."""
 
 
 class Inventory(NamedTuple):
@@ -26,6 +31,11 @@ class Inventory(NamedTuple):
     gpu_count: int = 0
     cleanup: Mapping[str, Any] = {}
     """What the site says of cleanups (``ironserve_cleanup``)."""
+
+    @property
+    def driver_timeout_s(self) -> float:
+        """Seconds that the driver may take to answer."""
+        return float(self.cleanup.get("driver_timeout_s", DRIVER_TIMEOUT_S))
 
 
 def way_out(unit: str, inventory: Inventory) -> str:
@@ -60,18 +70,19 @@ def check_holders(
     return [holders.as_result(holder, now) for holder in found]
 
 
+TOLD_BY_CHECKS = ("driver_hung", "gpu_lost", "reset_required")
+"""States of GPUs that ``host_checks.py`` tells of, with the other facts of the host."""
+
+
 def check_gpus(
-    releases: Sequence[Mapping[str, Any]], inventory: Inventory, problems: Problems, timeout_s: float = 30.0
+    releases: Sequence[Mapping[str, Any]], inventory: Inventory, reading: Reading, problems: Problems
 ) -> None:
-    """The driver answers, and knows every GPU that the releases are to have. No driver at all is not judged here."""
-    if not inventory.gpu_count:
-        return
-    reading = nvml.look(timeout_s)
+    """Nothing is known of the GPUs that would stop the clean step of a deploy, after the old server was stopped."""
     named = frozenset(uuid for release in releases for uuid in release.get("gpus") or ())
     scope = named or frozenset(gpu.uuid for gpu in reading.gpus)
     wish = gpu_states.Wish(scope, named, inventory.gpu_count, 0, bool(inventory.cleanup.get("mig")))
-    verdict = gpu_states.unusable(reading, wish, timeout_s)
-    if verdict:
+    verdict = gpu_states.unusable(reading, wish, DRIVER_TIMEOUT_S)
+    if verdict and not reading.failure and verdict.state not in TOLD_BY_CHECKS:
         problems.add("GPUs", "", verdict.message)
 
 
@@ -124,7 +135,12 @@ def check_folders(folders: Iterable[Path], problems: Problems) -> None:
 
 
 def check_host(
-    releases: Sequence[Mapping[str, Any]], user: str, takeover: bool, inventory: Inventory, problems: Problems
+    releases: Sequence[Mapping[str, Any]],
+    user: str,
+    takeover: bool,
+    inventory: Inventory,
+    reading: Reading | None,
+    problems: Problems,
 ) -> list[dict[str, Any]]:
     """Add everything of this host that stands against these releases; return who else holds what they are to have.
 
@@ -133,10 +149,12 @@ def check_host(
         user: the service user.
         takeover: what can be taken over is no problem.
         inventory: for messages.
+        reading: what the driver tells of the host's GPUs; None on a host without any.
         problems: receives everything that is wrong.
     """
     found = check_holders(releases, takeover, inventory, problems)
-    check_gpus(releases, inventory, problems)
+    if reading:
+        check_gpus(releases, inventory, reading, problems)
     for release in releases:
         check_model(Path(release["model"]["path"]), user, problems)
     check_folders([*WRITTEN, *(path.parent for path in runtime.stale())], problems)

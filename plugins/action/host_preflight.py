@@ -47,5 +47,5 @@ class ActionModule(ActionBase):
             answer = self._execute_module("engine_flags", module_args=asked, task_vars=task_vars)
             if answer.get("failed") or answer.get("unreachable"):
                 return {**result, **answer}
-            facts["flags"].update(answer["services"])
+            facts["flags"].update(answer["flags"])
         return {**result, **seen, **checks.judge_host(host, releases, {**seen, "facts": facts}, controller, ROOT)}

@@ -60,7 +60,9 @@ class Fleet:
             behaviour: what its standin.yml says, which is how the engine behaves.
             config: its config.json, by which rules know what kind of model it is.
         """
-        self.lab.exec(host, ["sh", "-c", f"mkdir -p {path} && cat > {path}/config.json"], input=json.dumps(config or {}))
+        self.lab.exec(
+            host, ["sh", "-c", f"mkdir -p {path} && cat > {path}/config.json"], input=json.dumps(config or {})
+        )
         self.lab.exec(host, ["sh", "-c", f"cat > {path}/standin.yml"], input=yaml.safe_dump(behaviour or {}))
         return path
 

@@ -92,7 +92,9 @@ def test_all_faults_of_all_hosts_come_in_one_report_each_once(fleet):
     refused = fleet.play("-e", "profile=wrong", playbook=PLAYBOOK, check=False)
     gpu_hosts.set_faults(fleet.lab, "h2")
     report = json.loads(fleet.report("preflight").read_text())
-    found = {(finding["rule"], finding["key"]) for finding in report["h1"]["findings"] if finding["severity"] == "error"}
+    found = {
+        (finding["rule"], finding["key"]) for finding in report["h1"]["findings"] if finding["severity"] == "error"
+    }
     rules = {rule for rule, _ in found}
     assert {"nccl-unknown-name", "nccl-value", "nccl-contradiction", "flag-unknown"} <= rules
     assert refused.stdout.count("NCCL_BUFSIZE") >= 1
@@ -120,7 +122,9 @@ def test_a_gpu_host_without_a_driver_is_refused(fleet):
     assert any("driver" in line for line in errors(refused.stdout))
 
 
-@pytest.mark.parametrize("playbook", ["rollback", "stop", "remove", "prune", "cleanup", "diagnose", "status", "preflight"])
+@pytest.mark.parametrize(
+    "playbook", ["rollback", "stop", "remove", "prune", "cleanup", "diagnose", "status", "preflight"]
+)
 def test_a_misspelt_variable_stops_every_playbook(fleet, playbook):
     refused = fleet.play("-e", "relase=abc", playbook=f"playbooks/{playbook}.yml", check=False)
     assert refused.returncode == 2 or playbook == "status"
