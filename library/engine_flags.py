@@ -60,8 +60,8 @@ flags:
     state:
       type: str
       description: >-
-        C(known); C(unasked) where nobody asked yet, C(pending) where nobody can without an environment, or C(failed) where the
-        parser gave no answer.
+        C(known); C(unasked) where nobody asked yet, C(pending) where nobody can without an environment, or C(failed)
+        where the parser gave no answer.
     reason: {type: str, description: Why it is not C(known).}
     engine_version: {type: str, description: As the installed package says it.}
     unknown: {type: list, elements: dict, description: "C(flag), and C(suggestion), which may be empty."}

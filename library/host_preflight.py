@@ -11,9 +11,9 @@ short_description: Judge whether a host can take releases
 description:
   - Looks at port, GPUs, driver, PCIe, kernel, network, tools, model, disk, systemd and privileges, and changes nothing.
     What else holds the port or a GPU of a service is named with its owner and left alone.
-  - In a playbook the action plugin of the same name is called. It takes O(origins), O(hardware) and O(accept) as well, asks
-    M(engine_flags) where an engine's parser was not asked yet, and judges on the controller, where the rules are. It does
-    not fail for what was found, since a fleet is reported as one; C(preflight_report) does.
+  - In a playbook the action plugin of the same name is called. It uses O(origins), O(hardware) and O(accept), asks
+    M(engine_flags) where an engine's parser was not asked yet, and judges on the controller, where the rules are. It
+    does not fail for what was found, since a fleet is reported as one; C(preflight_report) does.
 options:
   releases:
     description: The releases that the host is to take, as the action C(resolve_release) returns them.
@@ -91,13 +91,13 @@ problems:
   type: list
   elements: str
 facts:
-  description: What the host is, by part; C(docs/hosts.md) lists them. The action plugin judges them and leaves them out.
+  description: What the host is, by part; C(docs/hosts.md) lists them. The action plugin judges them.
   returned: the module is called without its action plugin
   type: dict
 findings:
   description: >-
-    Everything that was found, problems among them, each with C(rule), C(severity), C(host), C(service), C(where), C(key),
-    C(text), C(why), C(do), C(source) and C(accepted).
+    Everything that was found, problems among them, each with C(rule), C(severity), C(host), C(service), C(where),
+    C(key), C(text), C(why), C(do), C(source) and C(accepted).
   returned: in a playbook
   type: list
   elements: dict

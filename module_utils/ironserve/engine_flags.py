@@ -126,7 +126,7 @@ def closest(word: str, known: Iterable[str], cutoff: float) -> str:
 
 
 def no_answer(state: str, reason: str) -> Answer:
-    """The answer where the parser was not asked (``unasked``), cannot be yet (``pending``), or gave none (``failed``)."""
+    """The answer where the parser was not asked: ``unasked``, ``pending``, or ``failed`` where it gave none."""
     lists = ("unknown", "abbreviated", "deprecated", "without_effect", "invalid", "unknown_variables")
     return {"state": state, "reason": reason, "engine_version": "", **{key: [] for key in lists}}
 

@@ -7,7 +7,7 @@ data themselves. Both together are the catalogue, by rule id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 

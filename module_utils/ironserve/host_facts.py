@@ -1,8 +1,8 @@
 """What a host is, as far as it matters to a server that is to start on it: GPUs, kernel, PCI, network, tools, space.
 
-It only reads, and what the driver tells is given to it. Each part is read by a child of its own, all at the same time, so that a driver, a name server or a disk
-that hangs costs one part and not the look; what could not be read says so in its part's ``error``. Judging it is the
-controller's, ``host_checks.py``.
+It only reads, and what the driver tells is given to it. Each part is read by a child of its own, all at the same time,
+so that a name server or a disk that hangs costs one part and not the look; what could not be read says so in its part's
+``error``. Judging it is the controller's, ``host_checks.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import evidence, host, kernel, pci, systemd
+from . import evidence, host, kernel, nvml, pci, systemd
 from .engines import ENGINES
 from .evidence import Part, Piece
 from .gpus import Reading, as_result

@@ -16,9 +16,8 @@ from .processes import ticks_now
 from .systemd import UNIT_DIRECTORY, service_of
 from .takeover import look
 
-
 DRIVER_TIMEOUT_S = 30.0
-"""Seconds that the driver may take where the site says nothing of it; without persistence mode it starts each GPU anew."""
+"""Seconds that the driver may take where the site says nothing of it."""
 
 
 class Inventory(NamedTuple):

@@ -9,8 +9,8 @@ module: check_run
 short_description: Refuse a run with a misspelt or empty variable
 description:
   - Runs on the controller, once, and sends nothing to any host.
-  - Fails where a variable that C(-e) gives is nearly one of those of a run, such as C(relase) for C(release), or empty. Ansible
-    would ignore the one, and take the other as if nobody had given it.
+  - Fails where a variable that C(-e) gives is nearly one of those of a run, such as C(relase) for C(release), or empty.
+    Ansible would ignore the one, and take the other as if nobody had given it.
   - What resolves releases checks that too (M(resolve_release)).
 author: Ironserve contributors
 """

@@ -41,8 +41,8 @@ class ActionModule(ActionBase):
         ]
         if unasked:
             engines = sorted({f"{release['engine']} {release['lock']['engine_version']}" for release in unasked})
-            say = f"[{host}] preflight: asking the parser of {' and '.join(engines)}, once for each command; up to a minute"
-            Display().display(say)
+            whose = f"the parser of {' and '.join(engines)}"
+            Display().display(f"[{host}] preflight: asking {whose}, once for each command; up to a minute")
             asked = {"releases": unasked, "user": arguments.get("user", "ironserve")}
             answer = self._execute_module("engine_flags", module_args=asked, task_vars=task_vars)
             if answer.get("failed") or answer.get("unreachable"):

@@ -22,8 +22,8 @@ options:
     required: true
   tell:
     description:
-      - What is told. C(errors) only what stops a deploy, C(warnings) warnings too, and how many notes there are. C(all) notes
-        too, and which rules were considered and why each fired or not.
+      - What is told. C(errors) only what stops a deploy, C(warnings) warnings too, and how many notes there are. C(all)
+        notes too, and which rules were considered and why each fired or not.
     type: str
     choices: [errors, warnings, all]
     default: warnings

@@ -35,7 +35,7 @@ HOSTS, PROFILES = 500, 10
 
 @contextmanager
 def fleet() -> Iterator[Fleet]:
-    """One host with eight stand-in GPUs on which triton_nccl serves: environment and answers of its parser are there."""
+    """One host with eight stand-in GPUs on which triton_nccl serves: environment and answers are there."""
     lab = LabHandle("bench-preflight")
     lab.down()
     try:

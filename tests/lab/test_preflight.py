@@ -19,7 +19,8 @@ KIMI = {
     "architectures": ["KimiK25ForConditionalGeneration"],
     "model_type": "kimi_k25",
     "text_config": {
-        "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168, "num_hidden_layers": 61,
+        "model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 7168,
+        "num_hidden_layers": 61,
         "num_attention_heads": 64, "num_key_value_heads": 64, "kv_lora_rank": 512, "q_lora_rank": 1536,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 384,
         "num_experts_per_tok": 8, "vocab_size": 163840, "max_position_embeddings": 262144,

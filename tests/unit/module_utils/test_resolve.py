@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible.module_utils.ironserve.flags import argv
 from ansible.module_utils.ironserve.problems import Problems
-from ansible.module_utils.ironserve.profiles import PROFILE
-from ansible.module_utils.ironserve.profiles import Source
+from ansible.module_utils.ironserve.profiles import PROFILE, Source
 from ansible.module_utils.ironserve.resolve import probe_address
 from ansible.module_utils.ironserve.site import check_extra_variables, numbers_as_such
 from ansible.module_utils.ironserve.wish import resolve_host

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from ansible.module_utils.ironserve import knowledge
-from ansible.module_utils.ironserve.findings import SEVERITIES, Case, judge, refuses, text
+from ansible.module_utils.ironserve.findings import SEVERITIES, Case, judge, refuses
+from ansible.module_utils.ironserve.report import text
 from ansible.module_utils.ironserve.rules import OPERATORS, PLACEHOLDER, check, considered, decide, fact, known
 from packaging.specifiers import SpecifierSet
 
@@ -130,7 +131,7 @@ def test_flashinfer_with_kimi_on_blackwell_is_refused_in_one_line():
         "FlashInfer attention with an MLA model on sm120 hung in CUDA-graph capture, with the GPUs' memory held"
     )
     assert (error["where"], error["key"]) == ("profile p", "flags.attention-backend")
-    line = text([{**error, "hosts": ["h1"]}]).splitlines()[0]
+    line = text([{**error, "hosts": ["h1"]}], ["h1"]).splitlines()[1]
     assert line.startswith("error: profile p: flags.attention-backend: FlashInfer attention with an MLA model")
     assert not refuses(judge(case, [functools.partial(check, rules=RULES)], CATALOGUE, [error["rule"]]))
 
