@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER_ONLY = {"knowledge.py", "lock.py", "rules.py", "yaml_text.py"}
+CONTROLLER_ONLY = {"knowledge.py", "lock.py", "model_fit.py", "rules.py", "yaml_text.py"}
 
 IMPORT = """
 import importlib.util, pathlib, sys, types
