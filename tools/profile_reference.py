@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the references in docs/ anew: of profiles and variables from their schema, of known causes from their data.
+"""Write the references in docs/ anew: of profiles and variables from their schema, of causes and rules from their data.
 
 usage: profile_reference.py [--check]     (with --check nothing is written, and a stale page is an error)
 """
@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "module_utils"))
 
-from ironserve import yaml_text  # noqa: E402  (needs the folder above)
+from ironserve import knowledge, model_config, rules, yaml_text  # noqa: E402  (needs the folder above)
 from ironserve.causes import FACTS  # noqa: E402
 from ironserve.flags import argv_of, words  # noqa: E402
 from ironserve.problems import Problems  # noqa: E402
@@ -26,7 +26,7 @@ from ironserve.profiles import PART, PROFILE  # noqa: E402
 from ironserve.schema import EXPECTED, Key  # noqa: E402
 from ironserve.site import SENTINEL, VARIABLES  # noqa: E402
 
-PAGES = ("docs/profiles.md", "docs/variables.md", "docs/causes.md")
+PAGES = ("docs/profiles.md", "docs/variables.md", "docs/causes.md", "docs/rules.md")
 MARKED = re.compile(r"(<!-- generated: (\w+), by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SIZES = {"tensor_parallel": 8}
@@ -119,9 +119,12 @@ def causes() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+ENGINES = {"any": "either engine", "vllm": "vLLM", "sglang": "SGLang"}
+
+
 def cause_section(cause: dict[str, Any]) -> str:
     """One known cause."""
-    engine = {"any": "either engine", "vllm": "vLLM", "sglang": "SGLang"}[cause["engine"]]
+    engine = ENGINES[cause["engine"]]
     versions = [f"{key} {cause[key]}" for key in ("since", "before") if key in cause]
     again = "starting again does not help" if cause["permanent"] else "starting again may help"
     lines = [f"- {' '.join([engine, *versions])}; {again}"]
@@ -149,7 +152,44 @@ def conditions(wanted: dict[str, Any]) -> Iterator[str]:
             yield f"{about} matches `{value}`"
 
 
-GENERATORS = {"keys": keys, "values": values, "variables": variables, "causes": causes}
+def facts() -> str:
+    """Every fact that a rule may ask for."""
+    lines = [(f"`{name}`", one.about) for name, one in rules.FACTS.items()]
+    lines += [(f"`{kind}.NAME`", about) for kind, (about, _) in rules.KINDS.items()]
+    lines += [(f"`model.{name}`", about) for name, about in model_config.FACTS.items()]
+    return table(("fact", "what it is"), lines)
+
+
+def catalogue() -> str:
+    """Every rule and check that may find something: a table, then each."""
+    known = list(knowledge.catalogue(ROOT).values())
+    lines = [(f"[`{one['id']}`](#{one['id']})", one["severity"], range_of(one)) for one in known]
+    return "\n\n".join([table(("rule", "severity", "for"), lines).rstrip("\n"), *map(rule_section, known)]) + "\n"
+
+
+def range_of(rule: dict[str, Any]) -> str:
+    """Engine and versions that a rule is for."""
+    if "engine" not in rule:
+        return "every release"
+    versions = rule.get("versions", "")
+    return f"{ENGINES[rule['engine']]} {versions}".strip()
+
+
+def rule_section(rule: dict[str, Any]) -> str:
+    """One rule, or a check that is code."""
+    whens = [f"{' or '.join(f'`{name}`' for name in names.split('|'))} is {rules.in_words(wanted)}"
+             for names, wanted in rule.get("when", {}).items()]  # fmt: skip
+    fixed = "" if rule.get("overrulable", True) else "; cannot be overruled"
+    lines = [f"- {rule['severity']}, for {range_of(rule)}{fixed}"]
+    lines += ["- when " + ", and ".join(whens)] if whens else []
+    lines += ["- from: " + ", ".join(f"<{source}>" for source in rule["source"])] if rule.get("source") else []
+    said = [f"### {rule['id']}\n", *([f"{rule['text']}.\n"] if "text" in rule else [])]
+    return "\n".join([*said, f"**Why:** {rule['why']}\n", f"**What to do:** {rule['do']}\n", *lines])
+
+
+GENERATORS = {
+    "keys": keys, "values": values, "variables": variables, "causes": causes, "facts": facts, "catalogue": catalogue,
+}  # fmt: skip
 
 
 def page(text: str) -> str:

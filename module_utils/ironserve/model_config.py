@@ -215,10 +215,11 @@ def _hybrid(said: Mapping[str, Any]) -> bool:
 def _growing(said: Mapping[str, Any], layers: int | None) -> int | None:
     """Number of layers whose KV cache grows with the context: all, unless the config says which; None: it is not known.
 
-    Where such layers have heads of their own size, as in Gemma 4, a number of layers would not tell the cache's size.
+    Where such layers have heads of their own size (Gemma 4) or cache a compressed context (DeepSeek V4), their number
+    would not tell the size of the cache.
     """
     types: Sequence[str] = said.get("layer_types") or said.get("layers_block_type") or []
-    if said.get("global_head_dim"):
+    if said.get("global_head_dim") or said.get("compress_ratios"):
         return None
     if types:
         return sum(kind in GROWING for kind in types) or layers

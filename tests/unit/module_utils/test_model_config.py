@@ -103,6 +103,7 @@ def test_the_kind_of_attention_follows_from_its_heads(heads, kv_heads, kind):
         ({"layer_types": ["sliding_attention"] * 60}, 60),
         ({"linear_attn_config": {"full_attn_layers": [4, 8]}}, None),
         ({"layer_types": ["sliding_attention", "full_attention"] * 30, "global_head_dim": 512}, None),
+        ({"compress_ratios": [4, 128]}, None),
     ],
 )
 def test_which_layers_cache_the_whole_context(config, layers):

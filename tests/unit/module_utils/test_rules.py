@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import knowledge
+import yaml
+from ansible.module_utils.ironserve import knowledge, lock
 from ansible.module_utils.ironserve.findings import SEVERITIES, Case, judge, refuses
+from ansible.module_utils.ironserve.problems import Problems
+from ansible.module_utils.ironserve.profiles import Source
 from ansible.module_utils.ironserve.report import text
+from ansible.module_utils.ironserve.resolve import resolve
 from ansible.module_utils.ironserve.rules import OPERATORS, PLACEHOLDER, check, considered, decide, fact, known
 from packaging.specifiers import SpecifierSet
 
@@ -122,24 +126,64 @@ def test_what_nobody_knows_refuses_nothing(rule):
     assert not decide(Case("h1", {**release, "engine": engine}), rule).fires
 
 
-def test_flashinfer_with_kimi_on_blackwell_is_refused_in_one_line():
-    case = case_of({**KIMI, "flag.attention-backend": "flashinfer", "flag.num-continuous-decode-steps": 4})
-    findings = judge(case, [functools.partial(check, rules=RULES)], CATALOGUE)
+def shipped(profile: str, group: str, facts: dict) -> Case:
+    """A profile as it is shipped, on a host of the group in which these facts were seen."""
+    site = {}
+    for name in ("all", group):
+        site |= yaml.safe_load((ROOT / "group_vars" / name / "main.yml").read_text())
+    files = (ROOT / "profiles").glob("*.yml")
+    sources = {file.stem: Source(f"profiles/{file.name}", yaml.safe_load(file.read_text())) for file in files}
+    found = {engine: lock.load(ROOT / "environments" / name) for engine, name in site["ironserve_locks"].items()}
+    locks = {
+        engine: {"id": one.id, "name": one.spec.name, "engine_version": one.spec.engine_version, "installed_mib": 1}
+        for engine, one in found.items()
+    }
+    problems, origins = Problems(), {}
+    release = resolve("h1", "main", profile, site, sources, locks, problems, origins)
+    assert not problems, problems.report("shipped")
+    packages = {one.name: one.version for one in found[release["engine"]].requirements}
+    return Case("h1", release, case_of(facts).facts, site["ironserve_hardware"], packages, origins)
+
+
+HOSTS = {
+    "blackwell": {**KIMI, "gpu_family": "sm120", "link": "pcie"},
+    "hopper": {**KIMI, "gpu_family": "sm90", "link": "nvlink"},
+}
+
+
+def findings_of(case: Case, accept: tuple[str, ...] = ()) -> list[dict]:
+    return judge(case, [functools.partial(check, rules=RULES)], CATALOGUE, accept)
+
+
+def test_flashinfer_nccl_as_it_is_shipped_is_refused_on_blackwell_in_one_line():
+    case = shipped("flashinfer_nccl", "blackwell", HOSTS["blackwell"])
+    findings = findings_of(case)
     assert refuses(findings)
     (error,) = [finding for finding in findings if finding["severity"] == "error"]
-    assert error["text"] == (
-        "FlashInfer attention with an MLA model on sm120 hung in CUDA-graph capture, with the GPUs' memory held"
+    assert text([{**error, "hosts": ["h1"]}], ["h1"]).splitlines()[1] == (
+        "error: profiles/flashinfer_nccl.yml: flags.attention-backend: FlashInfer attention with an MLA model on sm120 "
+        "hung in CUDA-graph capture, with the GPUs' memory held  [sglang-mla-flashinfer-sm120]"
     )
-    assert (error["where"], error["key"]) == ("profile p", "flags.attention-backend")
-    line = text([{**error, "hosts": ["h1"]}], ["h1"]).splitlines()[1]
-    assert line.startswith("error: profile p: flags.attention-backend: FlashInfer attention with an MLA model")
-    assert not refuses(judge(case, [functools.partial(check, rules=RULES)], CATALOGUE, [error["rule"]]))
+    assert not refuses(findings_of(case, (error["rule"],)))
 
 
-def test_triton_with_kimi_on_blackwell_passes():
-    case = case_of({**KIMI, "flag.attention-backend": "triton", "flag.num-continuous-decode-steps": 4})
-    findings = judge(case, [functools.partial(check, rules=RULES)], CATALOGUE)
-    assert {finding["severity"] for finding in findings} == {"note"}
+def test_triton_nccl_as_it_is_shipped_passes_on_blackwell_with_notes_only():
+    found = {finding["rule"]: finding["severity"] for finding in findings_of(shipped("triton_nccl", "blackwell", KIMI))}
+    assert found == {"sglang-continuous-decode-steps": "note", "nccl-p2p-far": "note"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "group"),
+    [("baseline", "blackwell"), ("triton_nccl", "blackwell"), ("vllm_nccl", "blackwell"), ("baseline", "hopper")],
+)
+def test_no_other_shipped_profile_is_refused(profile, group):
+    findings = findings_of(shipped(profile, group, HOSTS[group]))
+    assert {finding["severity"] for finding in findings} <= {"note"}
+
+
+@pytest.mark.parametrize("profile", ["lab_sglang", "lab_vllm"])
+def test_profiles_of_test_hosts_have_nothing_to_tell(profile):
+    assert findings_of(shipped(profile, "lab", {"gpu_count": 0})) == []
 
 
 def test_case_1_a_backend_of_data_centre_blackwell_is_refused_on_sm120():
