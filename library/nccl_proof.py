@@ -28,7 +28,7 @@ options:
     type: int
     default: 0
   engine_env:
-    description: Variables that the engine itself sets where the release does not.
+    description: Variables that the engine sets itself, over those of the release.
     type: dict
     default: {}
   sizes:

@@ -109,12 +109,12 @@ def plan(
         user: who the engine runs as.
         sizes: bytes of the messages.
         timeout_s: seconds from when all ranks have imported PyTorch.
-        engine_env: variables that the engine sets itself where the release does not.
+        engine_env: variables that the engine sets itself, over the release's; see ``nccl_env.engine_env``.
     """
     count = len(release.get("gpus", ())) or gpu_count
     wanted = ranks.expected(release["flags"], ENGINES[release["engine"]])
     world = (wanted if 0 < wanted <= count else count) or max(wanted, RANKS_WITHOUT_GPUS)
-    own = {**engine_env, **release["env"], **release.get("host_env", {})}
+    own = {**release["env"], **release.get("host_env", {}), **engine_env}
     return Plan(
         service=release["service"],
         environment=release["environment"],

@@ -37,9 +37,7 @@ def test_there_is_a_rank_for_each_of_the_service(gpu_count, release, world, back
 
 
 def test_the_ranks_get_the_variables_of_the_release_and_nccl_talks():
-    found = planned(
-        engine_env={"NCCL_NVLS_ENABLE": "0", "NCCL_PROTO": "Simple"}, host_env={"CUDA_VISIBLE_DEVICES": "GPU-a"}
-    )
+    found = planned(engine_env={"NCCL_NVLS_ENABLE": "0"}, host_env={"CUDA_VISIBLE_DEVICES": "GPU-a"})
     assert found.env == {
         "PATH": "/opt/ironserve/engines/l/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                 "/sbin:/bin",
