@@ -10,6 +10,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import ranks
@@ -45,6 +46,36 @@ class Setting(NamedTuple):
         return Found(rule, self.where, self.key, text, severity, do)
 
 
+@dataclass(frozen=True)
+class View:
+    """A case with what is known of NCCL, and the settings as NCCL finds them."""
+
+    case: Case
+    knowledge: Knowledge
+    settings: Mapping[str, Setting]
+
+    def value(self, name: str) -> str:
+        """The text of a variable; empty where it is not set."""
+        return self.settings[name].value if name in self.settings else ""
+
+    def number(self, name: str) -> int | None:
+        """The number of a variable, None where it is none."""
+        return _whole(self.value(name))
+
+    def is_on(self, name: str) -> bool:
+        """Whether a variable says 1, as NCCL reads it."""
+        read = as_number(self.value(name))
+        return read is not None and read[0] == 1
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """A part of the facts; empty where it could not be read."""
+        return _part(self.case, name)
+
+    def found(self, name: str, rule: str, text: str, severity: str = "", do: str = "") -> Found:
+        """A finding about a variable that is set."""
+        return self.settings[name].found(rule, text, severity, do)
+
+
 def checks(knowledge: Knowledge) -> Check:
     """The check of a case's variables against what is known of NCCL."""
     return functools.partial(check, knowledge=knowledge)
@@ -59,10 +90,9 @@ def check(case: Case, knowledge: Knowledge) -> Iterator[Found]:
         yield from _name(setting, case.nccl_version, knowledge, plugin)
         yield from _value(setting, case.nccl_version, knowledge)
     # As NCCL itself does: what is in the environment stays, then the first file that says something wins.
-    effective = {setting.name: setting for setting in reversed([*own, *from_files])}
-    values = {name: setting.value for name, setting in effective.items()}
+    seen = View(case, knowledge, {setting.name: setting for setting in reversed([*own, *from_files])})
     for find in (_bounds, _transports, _algorithms, _engine, _debug, _interfaces, _gloo, _files):
-        yield from find(case, effective, values, knowledge)
+        yield from find(seen)
     yield from _conf_files(case)
 
 
@@ -221,230 +251,203 @@ def _path(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterator[
 
 # Variables that belong together
 
-Effective = Mapping[str, Setting]
-Values = Mapping[str, str]
 
-
-def _bounds(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
-    del case
-    for bound in knowledge["bounds"]:
-        least = [(number, name) for name in bound["least"] if (number := _whole(values.get(name))) is not None]
-        most = [(number, name) for name in bound["most"] if (number := _whole(values.get(name))) is not None]
+def _bounds(seen: View) -> Iterator[Found]:
+    for bound in seen.knowledge["bounds"]:
+        least, most = (
+            [(number, name) for name in bound[end] if (number := seen.number(name)) is not None]
+            for end in ("least", "most")
+        )
         if least and most and max(least)[0] > min(most)[0]:
             (low, lower), (high, upper) = max(least), min(most)
-            yield effective[lower].found("nccl-min-over-max", f"{low} is more than {upper}, which is {high}")
+            yield seen.found(lower, "nccl-min-over-max", f"{low} is more than {upper}, which is {high}")
 
 
-def _whole(text: str | None) -> int | None:
-    read = as_number(text) if text else None
-    return read[0] if read and read[1] else None
-
-
-def _is_on(text: str | None) -> bool:
-    """Whether a variable says 1, as NCCL reads it."""
-    read = as_number(text) if text else None
-    return read is not None and read[0] == 1
-
-
-def _transports(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
-    del knowledge
-    level = values.get("NCCL_P2P_LEVEL")
-    p2p_off, shm_off = _is_on(values.get("NCCL_P2P_DISABLE")), _is_on(values.get("NCCL_SHM_DISABLE"))
-    if p2p_off and level not in (None, "LOC", "0"):
-        yield effective["NCCL_P2P_LEVEL"].found(
-            "nccl-contradiction", f'"{level}" has no effect: NCCL_P2P_DISABLE=1 switches P2P off altogether'
-        )
+def _transports(seen: View) -> Iterator[Found]:
+    level, p2p_off, shm_off = (
+        seen.value("NCCL_P2P_LEVEL"),
+        seen.is_on("NCCL_P2P_DISABLE"),
+        seen.is_on("NCCL_SHM_DISABLE"),
+    )
+    if p2p_off and level not in ("", "LOC", "0"):
+        text = f'"{level}" has no effect: NCCL_P2P_DISABLE=1 switches P2P off altogether'
+        yield seen.found("NCCL_P2P_LEVEL", "nccl-contradiction", text)
     if not (shm_off and (p2p_off or level in ("LOC", "0"))):
         return
-    interfaces = _part(case, "network").get("interfaces")
+    interfaces = seen.part("network").get("interfaces")
     no_net = interfaces is not None and not _usable(interfaces)
-    if _is_on(values.get("NCCL_NET_DISABLE_INTRA")) or no_net:
+    if seen.is_on("NCCL_NET_DISABLE_INTRA") or no_net:
         way = "no network interface is up" if no_net else "NCCL_NET_DISABLE_INTRA forbids the network"
         text = f"no way is left between the GPUs of a host: P2P and shared memory are off, and {way}"
-        yield effective["NCCL_SHM_DISABLE"].found("nccl-no-transport", text)
+        yield seen.found("NCCL_SHM_DISABLE", "nccl-no-transport", text)
     else:
         text = "P2P and shared memory are both off: the GPUs of a host talk to each other over its network"
-        yield effective["NCCL_SHM_DISABLE"].found("nccl-no-transport", text, "warning")
+        yield seen.found("NCCL_SHM_DISABLE", "nccl-no-transport", text, "warning")
 
 
-def _algorithms(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
+def _algorithms(seen: View) -> Iterator[Found]:
     """Functions that tensor parallelism needs and for which no algorithm is left, as far as that is known."""
-    known, told = knowledge["algorithms"], [name for name in ("NCCL_ALGO", "NCCL_PROTO") if values.get(name)]
+    known, case = seen.knowledge["algorithms"], seen.case
+    told = [name for name in ("NCCL_ALGO", "NCCL_PROTO") if seen.value(name)]
     alone = ranks.expected(case.flags, ENGINES[case.engine]) == 1
     if not told or alone or before(case.nccl_version, known["no_fallback"]):
         return
-    choices = {}
-    for name in ("NCCL_ALGO", "NCCL_PROTO"):
-        entry = _entry(name, knowledge)
-        found = allowed(values.get(name, ""), entry["values"], entry["functions"])
-        if isinstance(found, str):
-            return  # said already
-        choices[name] = found
-    of_host, setting = _missing(case, values, knowledge), effective[told[0]]
+    algorithms, protocols = (_choices(seen, name) for name in ("NCCL_ALGO", "NCCL_PROTO"))
+    if algorithms is None or protocols is None:
+        return  # the value itself is wrong, which is said already
+    of_host = _missing(seen)
     for function in known["needed"]:
-        asked, protocols = choices["NCCL_ALGO"][function], choices["NCCL_PROTO"][function]
+        asked, simple = algorithms[function], "Simple" in protocols[function]
         lacks = {
             **dict.fromkeys(asked - set(known["of"][function]), f"{function} has no such algorithm"),
             **of_host,
-            **({} if "Simple" in protocols else dict.fromkeys(known["only_simple"], "it needs the protocol Simple")),
+            **({} if simple else dict.fromkeys(known["only_simple"], "it needs the protocol Simple")),
         }
-        if asked - set(lacks) and protocols:
+        if asked - set(lacks) and protocols[function]:
             continue
-        why = (
-            "; ".join(f"{name}: {lacks[name]}" for name in sorted(asked & set(lacks)))
-            if protocols
-            else "no protocol is left"
-        )
+        reasons = [f"{name}: {lacks[name]}" for name in sorted(asked & set(lacks))] if protocols[function] else []
+        why = "; ".join(reasons) or f"{told[0]} leaves none"
         # Engines have kernels of their own for some sizes of the other functions.
         severity = "error" if function == "AllReduce" else "warning"
-        yield setting.found(
-            "nccl-no-algorithm", f"no algorithm is left for {function} ({why or 'none is named'})", severity
-        )
+        yield seen.found(told[0], "nccl-no-algorithm", f"no algorithm is left for {function} ({why})", severity)
 
 
-def _missing(case: Case, values: Values, knowledge: Knowledge) -> dict[str, str]:
+def _choices(seen: View, name: str) -> Mapping[str, set[str]] | None:
+    entry = _entry(name, seen.knowledge)
+    found = allowed(seen.value(name), entry["values"], entry["functions"])
+    return None if isinstance(found, str) else found
+
+
+def _missing(seen: View) -> dict[str, str]:
     """Algorithms that this host surely lacks, each with the reason."""
-    known = knowledge["algorithms"]
+    known, name = seen.knowledge["algorithms"], "NCCL_NVLS_ENABLE"
     found: dict[str, str] = {}
-    if _nodes(case) == 1:
-        found |= dict.fromkeys(known["several_hosts"], "it is for several hosts")
-    if not _is_on(values.get("NCCL_COLLNET_ENABLE")):
+    if seen.number(name) == 0:
+        found |= dict.fromkeys(known["nvls"], f"{name} is 0")
+    elif not seen.value(name) and engine_env(seen.case, seen.knowledge).get(name) == "0":
+        found |= dict.fromkeys(known["nvls"], f"{seen.case.engine} sets {name} to 0")
+    if not seen.is_on("NCCL_COLLNET_ENABLE"):
         found |= dict.fromkeys(known["collnet"], "NCCL_COLLNET_ENABLE is not 1")
-    if _has_no_nvlink(case):
+    if _nodes(seen.case) == 1:
+        found |= dict.fromkeys(known["several_hosts"], "it is for several hosts")
+    if _has_no_nvlink(seen):
         found |= dict.fromkeys(known["nvswitch"], "it needs NVSwitch, and these GPUs have no NVLink")
-    nvls = values.get("NCCL_NVLS_ENABLE") or _defaults(case, knowledge).get("NCCL_NVLS_ENABLE")
-    if _whole(nvls) == 0:
-        whose = (
-            "NCCL_NVLS_ENABLE is 0" if values.get("NCCL_NVLS_ENABLE") else f"{case.engine} sets NCCL_NVLS_ENABLE to 0"
-        )
-        found |= {name: whose for name in ("NVLS", "NVLSTree") if name not in found}
     return found
 
 
-def _has_no_nvlink(case: Case) -> bool:
+def _has_no_nvlink(seen: View) -> bool:
     """Whether the topology shows no NVLink between GPUs; where nobody looked, the family of the GPU tells."""
-    rows = _part(case, "gpus").get("topology") or ()
-    words = {word for row in rows for word in row}
+    words = {word for row in seen.part("gpus").get("topology") or () for word in row}
     if words:
         return not any(re.fullmatch(r"NV\d+", word) for word in words)
-    return case.family == "sm120"
+    return seen.case.family == "sm120"
 
 
-def _defaults(case: Case, knowledge: Knowledge) -> dict[str, str]:
-    return {rule["name"]: rule["default"] for rule in _engine_rules(case, knowledge) if "default" in rule}
+# Engines
+
+
+def engine_env(case: Case, knowledge: Knowledge) -> dict[str, str]:
+    """The variables that the engine sets itself: some where the release does not, some whatever it says."""
+    rules = list(_engine_rules(case, knowledge))
+    defaults = {rule["name"]: rule["default"] for rule in rules if "default" in rule and rule["name"] not in case.env}
+    return {**defaults, **{rule["name"]: rule["sets"] for rule in rules if "sets" in rule}}
 
 
 def _engine_rules(case: Case, knowledge: Knowledge) -> Iterator[Mapping[str, Any]]:
+    """What the engine of this version, with these flags, does to variables."""
+    version = case.engine_version
+
     def is_set(flags: Sequence[str]) -> bool:
         return any(case.flags.get(flag, False) is not False for flag in flags)
 
-    version = case.engine_version
     for rule in knowledge["engines"]:
-        if (
-            rule["engine"] != case.engine
-            or ("when" in rule and not is_set(rule["when"]))
-            or is_set(rule.get("unless", ()))
-        ):
-            continue
-        if not (before(version, rule.get("since", "0")) or ("upto" in rule and before(rule["upto"], version))):
+        is_older, is_newer = before(version, rule.get("since", "0")), "upto" in rule and before(rule["upto"], version)
+        applies = "when" not in rule or is_set(rule["when"])
+        if rule["engine"] == case.engine and applies and not (is_older or is_newer or is_set(rule.get("unless", ()))):
             yield rule
 
 
-def _engine(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
-    for rule in _engine_rules(case, knowledge):
-        setting = effective.get(rule["name"])
-        if setting is None:
-            continue
-        who = f"{case.engine} {case.engine_version}"
-        if "sets" in rule and values[setting.name] != rule["sets"]:
-            flags = [flag for flag in rule.get("when", ()) if flag in case.flags]
+def _engine(seen: View) -> Iterator[Found]:
+    who = f"{seen.case.engine} {seen.case.engine_version}"
+    for rule in _engine_rules(seen.case, seen.knowledge):
+        name = rule["name"]
+        value = seen.value(name)
+        if "sets" in rule and value not in ("", rule["sets"]):
+            flags = [flag for flag in rule.get("when", ()) if flag in seen.case.flags]
             why = f" because of --{flags[0]}" if flags else ""
-            text = f"{values[setting.name]} never arrives: {who} sets it to {rule['sets']} itself{why}"
-            yield setting.found("nccl-engine-sets", text)
-        elif rule.get("removes"):
-            yield setting.found("nccl-engine-sets", f"{who} removes it from its environment")
+            text = f"{value} never arrives: {who} sets it to {rule['sets']} itself{why}"
+            yield seen.found(name, "nccl-engine-sets", text)
+        elif rule.get("removes") and value:
+            yield seen.found(name, "nccl-engine-sets", f"{who} removes it from its environment")
 
 
-def _debug(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
-    del case, knowledge
-    text, level = values.get("NCCL_DEBUG_SUBSYS", ""), values.get("NCCL_DEBUG", "").upper()
-    if not text:
+def _debug(seen: View) -> Iterator[Found]:
+    name = "NCCL_DEBUG_SUBSYS"
+    listed = seen.value(name)
+    words, inverted = {word.strip() for word in listed.lstrip("^").upper().split(",")}, listed.startswith("^")
+    if not listed:
         return
-    setting, words = effective["NCCL_DEBUG_SUBSYS"], {word.strip() for word in text.lstrip("^").upper().split(",")}
-    if level not in ("INFO", "TRACE"):
-        yield setting.found("nccl-debug", "has no effect without NCCL_DEBUG=INFO", "note")
+    if seen.value("NCCL_DEBUG").upper() not in ("INFO", "TRACE"):
+        yield seen.found(name, "nccl-debug", "has no effect without NCCL_DEBUG=INFO", "note")
         return
-    inverted = text.startswith("^")
 
     def shows(word: str) -> bool:
         return ("ALL" in words or word in words) is not inverted
 
     if not shows("ENV"):
         text = "leaves ENV out: the log will not show which settings NCCL took"
-        yield setting.found("nccl-debug", text, do="Add ENV to the list.")
+        yield seen.found(name, "nccl-debug", text, do="Add ENV to the list.")
     if loud := [word for word in ("TUNING", "COLL", "CALL") if shows(word)]:
         text = f"holds {', '.join(loud)}: NCCL writes a line for each collective, thousands a second in decoding"
-        yield setting.found("nccl-debug", text, do="Leave it out of what serves; take it for one measurement only.")
+        yield seen.found(name, "nccl-debug", text, do="Leave it out of what serves; measure with it only.")
 
 
-# Network
+# The network of the host
 
 
-def _interfaces(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
-    del knowledge
-    network = _part(case, "network")
-    text, interfaces = values.get("NCCL_SOCKET_IFNAME", ""), network.get("interfaces")
+def _interfaces(seen: View) -> Iterator[Found]:
+    network = seen.part("network")
+    name, interfaces = "NCCL_SOCKET_IFNAME", network.get("interfaces")
+    text = seen.value(name)
     if len(text) > 1 and interfaces is not None:  # NCCL ignores a single character
         usable = _usable(interfaces)
         if not selection(text).chosen(usable):
             has = f"those that are up: {', '.join(usable) or 'none'}"
-            yield effective["NCCL_SOCKET_IFNAME"].found(
-                "nccl-interface", f'"{text}" chooses no interface of the host; {has}'
-            )
-    text, hcas = values.get("NCCL_IB_HCA", ""), network.get("hcas")
+            yield seen.found(name, "nccl-interface", f'"{text}" chooses no interface of the host; {has}')
+    name, hcas = "NCCL_IB_HCA", network.get("hcas")
+    text = seen.value(name)
     if text and hcas is not None and not selection(text).chosen(hcas):
         has = f"it has {', '.join(hcas)}" if hcas else "it has none"
         told = f'"{text}" chooses no InfiniBand or RoCE device of the host; {has}, and NCCL falls back to sockets'
-        yield effective["NCCL_IB_HCA"].found("nccl-hca", told)
+        yield seen.found(name, "nccl-hca", told)
 
 
 def _usable(interfaces: Mapping[str, Any]) -> list[str]:
-    return sorted(name for name, seen in interfaces.items() if seen.get("up") and seen.get("addresses"))
+    return sorted(name for name, look in interfaces.items() if look.get("up") and look.get("addresses"))
 
 
-def _gloo(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
+def _gloo(seen: View) -> Iterator[Found]:
     """Gloo's variable has another syntax: names of interfaces, and nothing else (ProcessGroupGloo of PyTorch)."""
-    del knowledge
-    network = _part(case, "network")
-    text, interfaces = values.get("GLOO_SOCKET_IFNAME", ""), network.get("interfaces")
-    names = [name for name in text.split(",") if name] if len(text) > 1 else []
-    good = bool(names)
-    for name in names:
-        setting = effective["GLOO_SOCKET_IFNAME"]
-        if re.match(r"[\^=]", name):
-            good = False
-            yield setting.found(
-                "nccl-gloo-interface", f'"{text}" is in NCCL\'s syntax: Gloo looks for an interface of that very name'
-            )
-            break
-        if interfaces is not None and not interfaces.get(name, {}).get("addresses"):
-            good = False
-            has = ", ".join(_usable(interfaces)) or "none"
-            lacks = "has no address" if name in interfaces else "is no interface of the host"
-            yield setting.found("nccl-gloo-interface", f'"{name}" {lacks}; with an address: {has}')
-    if good and len(names) > 1:
-        yield effective["GLOO_SOCKET_IFNAME"].found(
-            "nccl-gloo-interface",
-            f'"{text}" names {len(names)} interfaces: all hosts need as many, in this order',
-            "warning",
-        )
+    network, variable = seen.part("network"), "GLOO_SOCKET_IFNAME"
+    text, interfaces = seen.value(variable), network.get("interfaces")
+    names = [name for name in text.split(",") if name]
+    wrong, severity = "", ""
+    if re.search(r"[\^=]", text):
+        wrong = f'"{text}" is in NCCL\'s syntax: Gloo looks for an interface of that very name'
+    elif interfaces is not None and (lost := [name for name in names if not interfaces.get(name, {}).get("addresses")]):
+        lacks = "has no address" if lost[0] in interfaces else "is no interface of the host"
+        wrong = f'"{lost[0]}" {lacks}; with an address: {", ".join(_usable(interfaces)) or "none"}'
+    elif len(names) > 1:
+        wrong, severity = f'"{text}" names {len(names)} interfaces: all hosts need as many, in this order', "warning"
+    if wrong:
+        yield seen.found(variable, "nccl-gloo-interface", wrong, severity)
     # Without a name Gloo takes the address of the host's own name. Alone on a host that is well, whatever it is.
-    together = _nodes(case) > 1 or "NCCL_SOCKET_IFNAME" in values or "GLOO_SOCKET_IFNAME" in values
+    together = _nodes(seen.case) > 1 or bool(text or seen.value("NCCL_SOCKET_IFNAME"))
+    is_named = bool(text) and (not wrong or bool(severity))
     addresses = network.get("hostname_addresses")
-    if together and not good and addresses and all(_is_loopback(address) for address in addresses):
-        name, listed = network.get("hostname", ""), ", ".join(addresses)
-        text = f"the host's own name, {name}, resolves to {listed}, which no other host can reach"
-        yield Found("nccl-hostname-loopback", f"host {case.host}", "", text)
+    if together and not is_named and addresses and all(_is_loopback(address) for address in addresses):
+        own = f"the host's own name, {network.get('hostname', '')}, resolves to {', '.join(addresses)}"
+        yield Found("nccl-hostname-loopback", f"host {seen.case.host}", "", f"{own}, which no other host can reach")
 
 
 def _is_loopback(address: str) -> bool:
@@ -461,13 +464,13 @@ def _nodes(case: Case) -> int:
     return next((number for number in found if number), 1)
 
 
-# Files
+# Files on the host
 
 
 def _read_files(case: Case) -> dict[str, str]:
     """The files that NCCL reads for this release, in their order: its own or the one at home, then the system's."""
-    seen = _part(case, "nccl").get("conf_files")
-    files = {path: text for path, text in seen.items() if isinstance(text, str)} if isinstance(seen, Mapping) else {}
+    told = _part(case, "nccl").get("conf_files") or {}
+    files = {path: text for path, text in told.items() if isinstance(text, str)}
     own = "" if before(case.nccl_version, "2.23") else case.env.get("NCCL_CONF_FILE", "")
     first = [own] if own else [path for path in files if path.endswith("/.nccl.conf")]
     return {path: files[path] for path in [*first, SYSTEM_CONF] if path in files}
@@ -485,32 +488,35 @@ def _conf_files(case: Case) -> Iterator[Found]:
     """Settings that reach NCCL beside the release, and those that the release keeps out."""
     env = dict(case.env)
     for path, text in _read_files(case).items():
-        if path == case.env.get("NCCL_CONF_FILE"):
-            continue  # the release names it
         said = conf_settings(text)
-        if added := {name: value for name, value in said.items() if name not in env}:
-            listed = ", ".join(f"{name}={value}" for name, value in added.items())
-            yield Found("nccl-conf-file", f"host {case.host}", path, f"adds {listed} to what the release says")
-        if lost := {name: value for name, value in said.items() if env.get(name, value) != value}:
-            listed = ", ".join(f"{name}={value} loses to {env[name]}" for name, value in lost.items())
-            yield Found("nccl-conf-file", f"host {case.host}", path, listed, "note")
+        added = [f"{name}={value}" for name, value in said.items() if name not in env]
+        lost = [f"{name}={value} loses to {env[name]}" for name, value in said.items() if env.get(name, value) != value]
+        if added and path != env.get("NCCL_CONF_FILE"):  # which the release itself names
+            told = f"adds {', '.join(added)} to what the release says"
+            yield Found("nccl-conf-file", f"host {case.host}", path, told)
+        if lost:
+            yield Found("nccl-conf-file", f"host {case.host}", path, ", ".join(lost), "note")
         env = {**said, **env}
 
 
-def _files(case: Case, effective: Effective, values: Values, knowledge: Knowledge) -> Iterator[Found]:
+def _files(seen: View) -> Iterator[Found]:
     """Files that a variable names and that are not there, where the facts tell."""
-    seen = _part(case, "nccl")
-    there = {path: text is not None for path, text in (seen.get("conf_files") or {}).items()}
-    there |= {path: bool(readable) for path, readable in (seen.get("files") or {}).items()}
-    for entry in knowledge["variables"]:
-        path = values.get(entry["name"], "") if entry["kind"] == "file" else ""
-        known = path in there or (entry["name"] == "NCCL_CONF_FILE" and "conf_files" in seen)
-        if path.startswith("/") and known and not there.get(path):
+    told = seen.part("nccl")
+    there = {path: text is not None for path, text in (told.get("conf_files") or {}).items()}
+    there |= {path: bool(readable) for path, readable in (told.get("files") or {}).items()}
+    for entry in seen.knowledge["variables"]:
+        path = seen.value(entry["name"]) if entry["kind"] == "file" else ""
+        was_looked_for = path in there or (entry["name"] == "NCCL_CONF_FILE" and "conf_files" in told)
+        if path.startswith("/") and was_looked_for and not there.get(path):
             text = f"{path} is not there, or the service's user cannot read it: {entry['missing']}"
-            yield effective[entry["name"]].found("nccl-file-missing", text, entry.get("severity", ""))
+            yield seen.found(entry["name"], "nccl-file-missing", text, entry.get("severity", ""))
 
 
 def _part(case: Case, name: str) -> Mapping[str, Any]:
-    """A part of the facts; empty where it could not be read."""
     found = case.facts.get(name)
     return found if isinstance(found, Mapping) and "error" not in found else {}
+
+
+def _whole(text: str) -> int | None:
+    read = as_number(text) if text else None
+    return read[0] if read and read[1] else None

@@ -160,7 +160,7 @@ def _ranks(evidence: Mapping[str, Any]) -> list[str]:
     ranks = _titled(evidence)
     if not ranks:
         return []
-    groups = _grouped((name, _doing(process)) for name, process in ranks)
+    groups = _grouped((name, doing(process)) for name, process in ranks)
     what = "rank" if all(rank_name(process.get("title", "")) for _, process in ranks) else "process"
     return [f"{_counted(len(ranks), what)}: {_told(groups)}"]
 
@@ -169,7 +169,7 @@ def _stuck(evidence: Mapping[str, Any]) -> list[str]:
     ranks = {process["pid"] for _, process in _titled(evidence)}
     found = [process for process in _processes(evidence) if process["pid"] not in ranks]
     groups = _grouped(
-        (f"pid {process['pid']}", _doing(process)) for process in found if process.get("state") in ("D", "Z")
+        (f"pid {process['pid']}", doing(process)) for process in found if process.get("state") in ("D", "Z")
     )
     return [f"beside the ranks: {_told(groups)}"] if groups else []
 
@@ -292,7 +292,7 @@ def _titled(evidence: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return sorted(ranks, key=lambda one: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", one[0])])
 
 
-def _doing(process: Mapping[str, Any]) -> str:
+def doing(process: Mapping[str, Any]) -> str:
     """``spins at 100 %``, ``waits in futex_wait (0 % CPU)``, ``is stuck in the kernel, in nv_ioctl``."""
     state, percent = process.get("state", ""), round(process.get("cpu_percent", 0.0), -1)  # alike, not the same
     wchan = process.get("wchan", "")

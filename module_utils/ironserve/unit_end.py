@@ -48,9 +48,7 @@ class UnitEnd:
     @staticmethod
     def end_group(group: str) -> int:
         """Kill what is left in a control group as a whole, so that nothing can fork away; how many there were."""
-        folder = CGROUPS / group
-        if not (folder / "cgroup.procs").exists():  # v1: systemd's own hierarchy
-            folder = CGROUPS / "systemd" / group
+        folder = folder_of(group)
         first = members(folder) if group else []
         if first and (folder / "cgroup.kill").exists():  # v2, Linux 5.14 and newer
             with contextlib.suppress(OSError):  # systemd removes it when it is empty
@@ -63,6 +61,12 @@ class UnitEnd:
                 if process and f"/{group}" in (host.read_text(processes.PROC / str(pid) / "cgroup") or ""):
                     processes.send(pid, process.start_ticks, signal.SIGKILL)
         return len(first)
+
+
+def folder_of(group: str) -> Path:
+    """The folder of a control group; under version 1 that in systemd's own hierarchy."""
+    folder = CGROUPS / group
+    return folder if (folder / "cgroup.procs").exists() else CGROUPS / "systemd" / group
 
 
 def members(folder: Path) -> list[int]:

@@ -350,6 +350,17 @@ def test_what_an_engine_writes_itself_never_arrives(engine, version, env, says):
     assert [says in text for text in told] == ([True] if says else [])
 
 
+def test_what_an_engine_sets_itself_is_known_for_the_proof():
+    more = {"engine": "sglang", "engine_version": "0.5.23"}
+    told = nccl_env.engine_env(case({}, **more), KNOWN)
+    assert told == {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    told = nccl_env.engine_env(case({}, flags={"enable-symm-mem": True}, **more), KNOWN)
+    assert told == {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    told = nccl_env.engine_env(case({"NCCL_NVLS_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}, **more), KNOWN)
+    assert told == {"NCCL_CUMEM_ENABLE": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert nccl_env.engine_env(case({}), KNOWN) == {}
+
+
 def test_a_flag_that_has_the_engine_set_a_variable_is_named():
     flags = {"tp-size": "8", "enable-symm-mem": True}
     ((_, _, text),) = found({"NCCL_NVLS_ENABLE": "0"}, engine="sglang", engine_version="0.5.23", flags=flags)
