@@ -205,9 +205,10 @@ def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
     systemd ends all of it in time. It has no network, no GPU and nothing to write to but the user's own caches, and it
     gives way to the server that runs meanwhile.
     """
+    seconds = f"{timeout_s:.0f}"
     limits = [
-        f"User={user}", f"RuntimeMaxSec={timeout_s:.0f}", "TimeoutStopSec=5", "Nice=19", "LimitCORE=0",
-        "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
+        f"User={user}", f"TimeoutStartSec={seconds}", f"RuntimeMaxSec={seconds}", "TimeoutStopSec=5", "Nice=19",
+        "LimitCORE=0", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
         "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
     ]  # fmt: skip
     variables = [
