@@ -190,7 +190,7 @@ def test_a_cache_that_is_not_roots_is_not_believed(host):
     answer = host.main({"tp-size": "2"})
     host.shell(f"rm -r {CACHE}")
     assert answer["state"] == "failed"
-    assert answer["reason"].endswith("belongs to another user: remove it")
+    assert answer["reason"].endswith("cannot be read, remove it: it belongs to another user")
     assert host.main({"tp-size": "2"})["state"] == "known"
 
 
