@@ -30,8 +30,8 @@ HOME = "/var/cache/ironserve"
 TIMEOUT_S = 120.0
 """SGLang 0.5.23 and vLLM 0.32.0 answer in 11 to 30 s on two cores, most of it imports."""
 
-MIB = 2**20
-LARGEST = 8 * MIB
+LARGEST = 8 << 20
+"""Bytes of a file of the cache; the description of SGLang 0.5.23 has 0.2 MiB."""
 
 CLOSE_FLAG = 0.7
 CLOSE_VARIABLE = 0.85
@@ -50,11 +50,11 @@ class ProbeError(Exception):
 
 
 def groups(flags: Mapping[str, Any]) -> Groups:
-    """The words of each flag, by its name; vLLM's ``--config.key`` flags of one JSON value stay together."""
-    grouped: dict[str, list[str]] = {}
+    """The words of each flag, by its name; vLLM's ``--config.key`` flags of one JSON value by the name of the first."""
+    grouped: dict[str, tuple[str, list[str]]] = {}
     for name in sorted(flags):
-        grouped.setdefault(name.partition(".")[0], []).extend(argv_of(name, flags[name]))
-    return list(grouped.items())
+        grouped.setdefault(name.partition(".")[0], (name, []))[1].extend(argv_of(name, flags[name]))
+    return list(grouped.values())
 
 
 def digest(flags: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def answer(description: Mapping[str, Any], faults: Iterable[Mapping[str, str]], 
         "reason": "",
         "engine_version": description["engine_version"],
         **found,
-        "invalid": [dict(fault) for fault in faults if fault["flag"] not in named],
+        "invalid": [dict(fault) for fault in faults if fault["flag"].partition(".")[0] not in named],
         "unknown_variables": unknown_variables(description, release["env"]),
     }
 
@@ -145,7 +145,7 @@ def cached(release: Mapping[str, Any], cache: Path = CACHE) -> Answer:
             return no_answer("unasked", "its parser was not asked yet")
         return no_answer("pending", "its environment is not on the host yet")
     except (OSError, ValueError) as error:
-        return no_answer("failed", f"the cache {cache}/{lock_id} cannot be read: {error}")
+        return no_answer("failed", f"the cache {cache}/{lock_id} cannot be read, remove it: {error}")
     return answer(description, faults, release)
 
 
@@ -208,9 +208,10 @@ def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
     systemd ends all of it in time. It has no network, no GPU and nothing to write to but the user's own caches, and it
     gives way to the server that runs meanwhile.
     """
+    seconds = f"{timeout_s:.0f}"
     limits = [
-        f"User={user}", f"RuntimeMaxSec={timeout_s:.0f}", "TimeoutStopSec=5", "Nice=19", "LimitCORE=0",
-        "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
+        f"User={user}", f"TimeoutStartSec={seconds}", f"RuntimeMaxSec={seconds}", "TimeoutStopSec=5", "Nice=19",
+        "LimitCORE=0", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
         "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
     ]  # fmt: skip
     variables = [
@@ -268,7 +269,7 @@ def opened(cache: Path, lock_id: str, make: bool = False) -> Iterator[int]:
             os.close(folder)
             folder = inner
             if os.fstat(folder).st_uid != os.geteuid():
-                raise PermissionError(f"{cache} belongs to another user: remove it")
+                raise PermissionError("it belongs to another user")
         yield folder
     finally:
         os.close(folder)
