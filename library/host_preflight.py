@@ -39,10 +39,6 @@ options:
     description: The host's name in the inventory, for commands in messages.
     type: str
     default: HOST
-  gpu_count:
-    description: How many GPUs the host has. Where there are any, the NVIDIA driver is asked for them.
-    type: int
-    default: 0
   cleanup:
     description: What the site says of cleanups, as C(ironserve_cleanup) has it. M(gpu_cleanup) documents the keys.
     type: dict
@@ -52,7 +48,8 @@ options:
     type: dict
     default: {}
   hardware:
-    description: What the host group says of its hardware, as C(ironserve_hardware) has it.
+    description: What the host group says of its hardware, as C(ironserve_hardware) has it. The NVIDIA driver is asked
+      where it says that there are GPUs.
     type: dict
     default: {}
   accept:
@@ -153,7 +150,6 @@ def main() -> None:
             "takeover": {"type": "bool", "default": False},
             "services": {"type": "list", "elements": "str", "default": []},
             "inventory_name": {"type": "str", "default": "HOST"},
-            "gpu_count": {"type": "int", "default": 0},
             "cleanup": {"type": "dict", "default": {}},
             "origins": {"type": "dict", "default": {}},
             "hardware": {"type": "dict", "default": {}},
@@ -166,7 +162,9 @@ def main() -> None:
     for problem in want["environment_problems"]:
         problems.add("environment", "", problem)
     releases, user = want["releases"], want["user"]
-    inventory = Inventory(want["services"], want["inventory_name"], want["gpu_count"], want["cleanup"])
+    inventory = Inventory(
+        want["services"], want["inventory_name"], int(want["hardware"].get("gpu_count", 0)), want["cleanup"]
+    )
     reading = nvml.look(inventory.driver_timeout_s, topology=True) if inventory.gpu_count else None
     holders = check_host(releases, user, want["takeover"], inventory, reading, problems)
     facts = {

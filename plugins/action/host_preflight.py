@@ -17,7 +17,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.ironserve import checks
 
-OWN = ("origins", "hardware", "accept")
+OWN = ("origins", "accept")
 """Options that stay on the controller."""
 
 
@@ -30,7 +30,7 @@ class ActionModule(ActionBase):
         """Ask the host, then the engines' parsers where nobody asked them yet, and judge."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        controller = {key: arguments.pop(key, None) for key in OWN}
+        controller = {"hardware": arguments.get("hardware"), **{key: arguments.pop(key, None) for key in OWN}}
         host, releases = (task_vars or {})["inventory_hostname"], arguments["releases"]
         seen: dict[str, Any] = self._execute_module("host_preflight", module_args=arguments, task_vars=task_vars)
         if seen.get("failed") or seen.get("unreachable"):
