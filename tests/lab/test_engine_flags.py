@@ -119,10 +119,10 @@ def test_only_new_flags_are_a_new_question_and_two_services_are_one(host):
 def test_who_wants_the_cache_only_asks_nobody(host):
     before = host.questions()
     new = host.release({"tp-size": "16"})
-    assert host.ask(new, cached_only=True)["main"]["state"] == "pending"
+    assert host.ask(new, cached_only=True)["main"]["state"] == "unasked"
     new["lock"]["id"], new["environment"] = "another", f"{ENVIRONMENTS}/another"
     answer = host.ask(new)["main"]
-    assert (answer["state"], answer["reason"]) == ("unasked", "its environment is not on the host yet")
+    assert (answer["state"], answer["reason"]) == ("pending", "its environment is not on the host yet")
     assert host.questions() == before
 
 

@@ -78,9 +78,10 @@ sys.path.insert(0, "/srv/ironserve")
 package = types.ModuleType("ansible"); package.__path__ = []
 inner = types.ModuleType("ansible.module_utils"); inner.__path__ = ["/srv/ironserve"]
 sys.modules.update({"ansible": package, "ansible.module_utils": inner})
-from ansible.module_utils.ironserve import host_facts
+from ansible.module_utils.ironserve import host_facts, nvml
 began = time.monotonic()
-facts = host_facts.gather(json.loads(sys.argv[1]), "ironserve", int(sys.argv[2]), 10)
+reading = nvml.look(10, topology=True) if int(sys.argv[2]) else None
+facts = host_facts.gather(json.loads(sys.argv[1]), "ironserve", reading)
 print(json.dumps({**facts, "took_s": time.monotonic() - began}))
 """
 RELEASE = {

@@ -66,16 +66,16 @@ def test_flashinfer_for_an_mla_model_is_refused_in_one_line_and_triton_passes(fl
     assert refused.returncode == 2
     (line,) = set(errors(refused.stdout))
     assert line.startswith("error: profiles/flashinfer_nccl.yml: flags.attention-backend: ")
-    for word in ("FlashInfer", "MLA", "SM120", "[sglang-flashinfer-mla-sm120]"):
+    for word in ("FlashInfer", "MLA", "SM120", "[sglang-mla-flashinfer-sm120]"):
         assert word in line
     assert "hosts:  h1, h2" in refused.stdout
     assert "attention-backend: triton" in refused.stdout
-    assert lines_with(refused.stdout, ["sglang-flashinfer-mla-sm120", "fired"])
+    assert lines_with(refused.stdout, ["sglang-mla-flashinfer-sm120", "fired"])
 
     passed = fleet.play("-e", "profile=triton_nccl", playbook=PLAYBOOK)
     assert not errors(passed.stdout)
     assert "changed=0" in passed.stdout
-    (row,) = lines_with(passed.stdout, ["sglang-flashinfer-mla-sm120", "silent"])
+    (row,) = lines_with(passed.stdout, ["sglang-mla-flashinfer-sm120", "silent"])
     assert "triton" in row
 
 
@@ -108,10 +108,10 @@ def test_all_faults_of_all_hosts_come_in_one_report_each_once(fleet):
 
 def test_a_rule_may_be_overruled_by_name_and_a_misspelt_one_is_told(fleet):
     words = ("-l", "h1", "-e", "profile=flashinfer_nccl")
-    wrong = fleet.play(*words, "-e", "accept=sglang-flashinfer-mla-sm12", playbook=PLAYBOOK, check=False)
+    wrong = fleet.play(*words, "-e", "accept=sglang-mla-flashinfer-sm12", playbook=PLAYBOOK, check=False)
     assert wrong.returncode == 2
-    assert 'unknown rule "sglang-flashinfer-mla-sm12" (did you mean "sglang-flashinfer-mla-sm120"?)' in wrong.stdout
-    passed = fleet.play(*words, "-e", "accept=sglang-flashinfer-mla-sm120", playbook=PLAYBOOK)
+    assert 'unknown rule "sglang-mla-flashinfer-sm12" (did you mean "sglang-mla-flashinfer-sm120"?)' in wrong.stdout
+    passed = fleet.play(*words, "-e", "accept=sglang-mla-flashinfer-sm120", playbook=PLAYBOOK)
     assert "error, accepted: profiles/flashinfer_nccl.yml" in passed.stdout
 
 

@@ -54,7 +54,7 @@ def test_the_seeds_hang_is_named_and_triton_serves_again_unattended(hosts, tmp_p
     assert used_mib(fleet) == [GPU_MIB] * 8
 
     # Preflight knows better; the person of the story did not listen to anybody.
-    accept = "accept=sglang-flashinfer-mla-sm120"
+    accept = "accept=sglang-mla-flashinfer-sm120"
     hung = fleet.play("-l", "h1", "-e", "profile=flashinfer_nccl", "-e", accept, check=False)
 
     assert hung.returncode == 2
@@ -80,5 +80,5 @@ def test_the_seeds_hang_is_named_and_triton_serves_again_unattended(hosts, tmp_p
     assert [(entry["profile"], entry["verdict"]) for entry in ledger] == [
         ("triton_nccl", "ready"), ("flashinfer_nccl", "stalled"), ("triton_nccl", "ready"),
     ]  # fmt: skip
-    assert [entry.get("accepted") for entry in ledger] == [None, ["sglang-flashinfer-mla-sm120"], None]
+    assert [entry.get("accepted") for entry in ledger] == [None, ["sglang-mla-flashinfer-sm120"], None]
     assert lines_with(hung.stdout, ["put back", "triton_nccl"])
