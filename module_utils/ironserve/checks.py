@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ def all_checks(root: Path) -> list[Check]:
     return [
         flag_checks.flag_check(knowledge.engines(root)),
         nccl_env.checks(knowledge.nccl(root)),
-        rules.checks(knowledge.rules(root)),
+        functools.partial(rules.check, rules=knowledge.rules(root)),
         host_checks.check,
         model_fit.check,
     ]

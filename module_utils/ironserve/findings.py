@@ -179,8 +179,9 @@ def grouped(findings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Findings that differ in nothing but host and service as one, with ``hosts``: a fleet has each fault once."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for finding in findings:
-        same = tuple(str(finding[key]) for key in ("rule", "severity", "where", "key", "text", "do", "accepted"))
-        group = groups.setdefault(same, {**finding, "hosts": []})
+        where = "host" if finding["where"] == f"host {finding['host']}" else finding["where"]
+        same = (where, *(str(finding[key]) for key in ("rule", "severity", "key", "text", "do", "accepted")))
+        group = groups.setdefault(same, {**finding, "where": where, "hosts": []})
         service = finding["service"]
         whose = finding["host"] if service in ("", "main") else f"{finding['host']} ({service})"
         if whose not in group["hosts"]:

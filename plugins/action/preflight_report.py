@@ -41,7 +41,7 @@ EXAMPLES = r"""
 RETURN = r"""
 findings:
   description: What was found, each fault once, with its C(hosts).
-  returned: always
+  returned: success
   type: list
   elements: dict
 """
@@ -79,12 +79,11 @@ class ActionModule(ActionBase):
         file.parent.mkdir(parents=True, exist_ok=True)
         kept = {host: {key: answer[key] for key in ("findings", "considered")} for host, answer in judged.items()}
         file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
-        answer = {**result, "changed": False, "findings": groups}
         if tell == "all":
             Display().display(report.considered({host: judged[host]["considered"] for host in judged}))
         told = report.text(groups, list(judged), tell)
         if findings.refuses(found):
-            return {**answer, "failed": True, "msg": f"nothing was touched: {told}"}
+            return {**result, "failed": True, "msg": f"nothing was touched: {told}"}
         if told:
             Display().display(f"\n{told}\n")
-        return answer
+        return {**result, "changed": False, "findings": groups}

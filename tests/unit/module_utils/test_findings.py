@@ -126,3 +126,12 @@ def test_the_family_is_what_the_driver_tells_else_what_the_group_says(seen, decl
 @pytest.mark.parametrize(("packages", "version"), [({"nvidia-nccl-cu12": "2.26.2"}, "2.26.2"), ({}, "")])
 def test_the_nccl_version_is_the_locks(packages, version):
     assert case(packages=packages).nccl_version == version
+
+
+def test_what_is_said_of_hosts_themselves_is_told_once_too():
+    def kernel(case):
+        yield Found("flag-deprecated", f"host {case.host}", "kernel", "its command line has no iommu=pt")
+
+    findings = [finding for host in ("h1", "h2") for finding in judge(case(host), [kernel], CATALOGUE)]
+    (group,) = grouped(findings)
+    assert (group["where"], group["hosts"]) == ("host", ["h1", "h2"])
