@@ -38,6 +38,15 @@ def headline(groups: Groups, hosts: Sequence[str]) -> str:
     return f"{_counted(len(hosts), 'host')} judged: {', '.join(counts) or 'nothing found'}"
 
 
+def refusal(groups: Groups, file: str) -> str:
+    """Why a deploy stops, in a line; the report stands above it."""
+    rules = sorted({group["rule"] for group in groups if group["severity"] == "error" and not group["accepted"]})
+    return (
+        f"nothing was touched: {', '.join(rules)} {'stands' if len(rules) == 1 else 'stand'} against it, see the report "
+        f"above (JSON: {file}). Mend what it says; -e accept=RULE,... overrules rules by name"
+    )
+
+
 def finding(group: Mapping[str, Any]) -> str:
     """One finding: a line that says it, then why, what to do, where that is known from, and which hosts have it."""
     place = ": ".join(filter(None, (str(group["where"]), str(group["key"]))))

@@ -82,8 +82,8 @@ class ActionModule(ActionBase):
         if tell == "all":
             Display().display(report.considered({host: judged[host]["considered"] for host in judged}))
         told = report.text(groups, list(judged), tell)
-        if findings.refuses(found):
-            return {**result, "failed": True, "msg": f"nothing was touched: {told}"}
         if told:
             Display().display(f"\n{told}\n")
+        if findings.refuses(found):
+            return {**result, "failed": True, "msg": report.refusal(groups, self._task.args["json"])}
         return {**result, "changed": False, "findings": groups}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible.module_utils.ironserve.report import considered, text
+from ansible.module_utils.ironserve.report import considered, refusal, text
 
 
 def group(severity="error", accepted=False, **more):
@@ -55,3 +55,10 @@ def test_rules_that_were_considered_are_one_table_for_hosts_that_are_alike():
     assert first.splitlines()[0] == "Rules considered for h1, h2 (chat)"
     assert first.splitlines()[2].split() == ["b", "fired", "attention-backend", "is", "flashinfer"]
     assert second.splitlines()[0] == "Rules considered for h3"
+
+
+def test_why_a_deploy_stops_is_a_line_with_the_rules_that_nobody_accepted():
+    groups = [group(), group(rule="host-acs"), group(rule="flag-unknown", accepted=True), group("warning", rule="x")]
+    assert refusal(groups, ".ironserve/preflight.json").startswith(
+        "nothing was touched: host-acs, nccl-value stand against it, see the report above (JSON: .ironserve/preflight.json)"
+    )

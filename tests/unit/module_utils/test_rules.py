@@ -169,7 +169,7 @@ def test_flashinfer_nccl_as_it_is_shipped_is_refused_on_blackwell_in_one_line():
 
 def test_triton_nccl_as_it_is_shipped_passes_on_blackwell_with_notes_only():
     found = {finding["rule"]: finding["severity"] for finding in findings_of(shipped("triton_nccl", "blackwell", KIMI))}
-    assert found == {"sglang-continuous-decode-steps": "note", "nccl-p2p-far": "note"}
+    assert found == {"nccl-p2p-far": "note"}
 
 
 @pytest.mark.parametrize(
