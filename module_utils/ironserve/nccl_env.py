@@ -419,7 +419,7 @@ def _interfaces(seen: View) -> Iterator[Found]:
     if text and hcas is not None and not selection(text).chosen(hcas):
         has = f"it has {', '.join(hcas)}" if hcas else "it has none"
         told = f'"{text}" chooses no InfiniBand or RoCE device of the host; {has}, and NCCL falls back to sockets'
-        yield seen.found(name, "nccl-hca", told)
+        yield seen.found(name, "nccl-hca", told, "error" if _nodes(seen.case) > 1 else "warning")
 
 
 def _usable(interfaces: Mapping[str, Any]) -> list[str]:

@@ -409,6 +409,12 @@ def test_an_interface_is_compared_with_those_of_this_host(env, expected):
     assert found(env) == []  # nobody looked at the host: nothing is known
 
 
+def test_a_missing_device_is_an_error_only_where_hosts_have_to_reach_each_other():
+    facts, env = network(ens5="10.0.0.4"), {"NCCL_IB_HCA": "mlx4"}
+    assert rules(env, facts=facts) == [("warning", "nccl-hca")]
+    assert rules(env, facts=facts, flags={"tensor-parallel-size": "16", "nnodes": "2"}) == [("error", "nccl-hca")]
+
+
 def test_files_of_nccls_on_the_host_that_add_settings_are_told():
     files = {
         "/etc/nccl.conf": "NCCL_PROTO=Simple\nNCCL_IB_DISABLE=1\n",
