@@ -189,6 +189,12 @@ def test_a_name_is_judged_by_the_version_of_the_lock(name, nccl, expected):
     assert rules({name: "1"}, nccl=nccl, engine="sglang", engine_version="0.5.23") == expected
 
 
+def test_where_another_nccl_is_loaded_its_version_is_not_guessed():
+    env = {"NCCL_CHECK_MODE": "DEBUG_LOCAL"}
+    assert rules(env, nccl="2.27.7") == [("error", "nccl-too-new")]
+    assert rules({**env, "VLLM_NCCL_SO_PATH": "/opt/nccl/libnccl.so.2"}, nccl="2.27.7") == []
+
+
 def test_a_plugin_may_know_a_name_that_nobody_knows_here():
     assert rules({"NCCL_OURS": "1", "NCCL_NET_PLUGIN": "ours"}) == [("warning", "nccl-unknown")]
 
