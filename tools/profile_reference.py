@@ -26,7 +26,7 @@ from ironserve.profiles import PART, PROFILE  # noqa: E402
 from ironserve.schema import EXPECTED, Key  # noqa: E402
 from ironserve.site import SENTINEL, VARIABLES  # noqa: E402
 
-PAGES = ("docs/profiles.md", "docs/variables.md", "docs/causes.md", "docs/rules.md")
+PAGES = ("docs/profiles.md", "docs/variables.md", "docs/causes.md", "docs/rules.md", "docs/nccl.md")
 MARKED = re.compile(r"(<!-- generated: (\w+), by make docs -->\n).*?(<!-- end -->)", re.DOTALL)
 
 SIZES = {"tensor_parallel": 8}
@@ -187,8 +187,44 @@ def rule_section(rule: dict[str, Any]) -> str:
     return "\n".join([*said, f"**Why:** {rule['why']}\n", f"**What to do:** {rule['do']}\n", *lines])
 
 
+def nccl() -> str:
+    """What NCCL takes as values of its variables."""
+    known = yaml.safe_load((ROOT / "knowledge" / "nccl" / "variables.yml").read_text(encoding="utf-8"))
+    lines = [
+        (f"`{entry['name']}`", taken(entry), entry.get("outside") or entry.get("missing", ""), f"`{entry['source']}`")
+        for entry in sorted(known["variables"], key=lambda entry: entry["name"])
+    ]
+    return table(("variable", "takes", "anything else", "in NCCL"), lines)
+
+
+def taken(entry: dict[str, Any]) -> str:
+    """The values of one of NCCL's variables, in words."""
+    kinds = {
+        "file": "the absolute path of a file", "interfaces": "`[^][=]NAME,...`, prefixes unless `=`",
+        "hcas": "`[^][=]NAME[:PORT],...`, prefixes unless `=`",
+    }  # fmt: skip
+    since = entry.get("value_since", {})
+    words = [f"{value} (since {since[value]})" if value in since else str(value) for value in entry.get("values", ())]
+    least, most = entry.get("range") or (None, None)
+    older = entry.get("range_before")
+    pieces = [
+        kinds.get(entry["kind"], ""),
+        ", ".join(words),
+        f"several joined by `{entry['separator']}`" if "separator" in entry else "",
+        "" if least is None else f"{least} to {most}" if most is not None else f"{least} or more",
+        f"to {older['range'][1]} before {older['before']}" if older else "",
+        f"multiples of {entry['multiple']}" if "multiple" in entry else "",
+        entry.get("unit", ""),
+        f"`{entry['inverted']}` in front: all but these" if "inverted" in entry else "",
+        "per function: `AllReduce:...;Reduce:...`; `^` in front: all but these" if entry["kind"] == "functions" else "",
+        f"deprecated since {entry['deprecated']['since']}" if "deprecated" in entry else "",
+    ]
+    return "; ".join(filter(None, pieces))
+
+
 GENERATORS = {
     "keys": keys, "values": values, "variables": variables, "causes": causes, "facts": facts, "catalogue": catalogue,
+    "nccl": nccl,
 }  # fmt: skip
 
 

@@ -152,14 +152,14 @@ def result(steps: Steps, world: int, statuses: Iterable[int | None], hung: bool)
     else:
         verdict = "passed" if len(done) == world and not any(statuses) else "failed"
     measured = {step["bytes"]: step["us"] for step in steps.get(0, ()) if step["step"] == "measured"}
-    largest = max(measured, default=0)
+    largest = max(measured, default=0) if verdict == "passed" else 0
     versions = [step["nccl"] for step in steps.get(0, ()) if step.get("nccl")]
     return {
         "verdict": verdict,
         "world_size": world,
         "nccl_version": versions[0] if versions else "",
         "latency_us": {str(size): us for size, us in measured.items()},
-        "bus_bandwidth_gb_s": bus_bandwidth_gb_s(largest, measured[largest], world) if measured else None,
+        "bus_bandwidth_gb_s": bus_bandwidth_gb_s(largest, measured[largest], world) if largest else None,
         "ranks": {str(rank): standing(steps.get(rank, ())) for rank in range(world)},
     }
 

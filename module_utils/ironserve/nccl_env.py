@@ -48,9 +48,10 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A case with what is known of NCCL, and the settings as NCCL finds them."""
+    """A case with what is known of NCCL, its version (empty: unknown), and the settings as NCCL finds them."""
 
     case: Case
+    version: str
     knowledge: Knowledge
     settings: Mapping[str, Setting]
 
@@ -84,16 +85,19 @@ def checks(knowledge: Knowledge) -> Check:
 def check(case: Case, knowledge: Knowledge) -> Iterator[Found]:
     """All that is wrong or doubtful about NCCL's variables of a release, those of the host's files among them."""
     own = [Setting(name, value, *case.place_of_variable(name)) for name, value in case.env.items()]
-    from_files = _from_files(case)
+    # The engine may be told to load another NCCL than that of its lock: which one, nobody knows.
+    version = "" if any(case.env.get(name) for name in knowledge["library_paths"]) else case.nccl_version
+    files = _read_files(case, version)
+    from_files = _from_files(case, files)
     plugin = any(case.env.get(name) for name in knowledge["plugins"])
     for setting in [*own, *from_files]:
-        yield from _name(setting, case.nccl_version, knowledge, plugin)
-        yield from _value(setting, case.nccl_version, knowledge)
+        yield from _name(setting, version, knowledge, plugin)
+        yield from _value(setting, version, knowledge)
     # As NCCL itself does: what is in the environment stays, then the first file that says something wins.
-    seen = View(case, knowledge, {setting.name: setting for setting in reversed([*own, *from_files])})
+    seen = View(case, version, knowledge, {setting.name: setting for setting in reversed([*own, *from_files])})
     for find in (_bounds, _transports, _algorithms, _engine, _debug, _interfaces, _gloo, _files):
         yield from find(seen)
-    yield from _conf_files(case)
+    yield from _conf_files(case, files)
 
 
 # Names
@@ -290,7 +294,7 @@ def _algorithms(seen: View) -> Iterator[Found]:
     known, case = seen.knowledge["algorithms"], seen.case
     told = [name for name in ("NCCL_ALGO", "NCCL_PROTO") if seen.value(name)]
     alone = ranks.expected(case.flags, ENGINES[case.engine]) == 1
-    if not told or alone or before(case.nccl_version, known["no_fallback"]):
+    if not told or alone or before(seen.version, known["no_fallback"]):
         return
     algorithms, protocols = (_choices(seen, name) for name in ("NCCL_ALGO", "NCCL_PROTO"))
     if algorithms is None or protocols is None:
@@ -419,7 +423,7 @@ def _interfaces(seen: View) -> Iterator[Found]:
     if text and hcas is not None and not selection(text).chosen(hcas):
         has = f"it has {', '.join(hcas)}" if hcas else "it has none"
         told = f'"{text}" chooses no InfiniBand or RoCE device of the host; {has}, and NCCL falls back to sockets'
-        yield seen.found(name, "nccl-hca", told)
+        yield seen.found(name, "nccl-hca", told, "error" if _nodes(seen.case) > 1 else "warning")
 
 
 def _usable(interfaces: Mapping[str, Any]) -> list[str]:
@@ -467,27 +471,27 @@ def _nodes(case: Case) -> int:
 # Files on the host
 
 
-def _read_files(case: Case) -> dict[str, str]:
+def _read_files(case: Case, version: str) -> dict[str, str]:
     """The files that NCCL reads for this release, in their order: its own or the one at home, then the system's."""
     told = _part(case, "nccl").get("conf_files") or {}
     files = {path: text for path, text in told.items() if isinstance(text, str)}
-    own = "" if before(case.nccl_version, "2.23") else case.env.get("NCCL_CONF_FILE", "")
+    own = "" if before(version, "2.23") else case.env.get("NCCL_CONF_FILE", "")
     first = [own] if own else [path for path in files if path.endswith("/.nccl.conf")]
     return {path: files[path] for path in [*first, SYSTEM_CONF] if path in files}
 
 
-def _from_files(case: Case) -> list[Setting]:
+def _from_files(case: Case, files: Mapping[str, str]) -> list[Setting]:
     return [
         Setting(name, value, f"host {case.host}", f"{path}: {name}")
-        for path, text in _read_files(case).items()
+        for path, text in files.items()
         for name, value in conf_settings(text).items()
     ]
 
 
-def _conf_files(case: Case) -> Iterator[Found]:
+def _conf_files(case: Case, files: Mapping[str, str]) -> Iterator[Found]:
     """Settings that reach NCCL beside the release, and those that the release keeps out."""
     env = dict(case.env)
-    for path, text in _read_files(case).items():
+    for path, text in files.items():
         said = conf_settings(text)
         added = [f"{name}={value}" for name, value in said.items() if name not in env]
         lost = [f"{name}={value} loses to {env[name]}" for name, value in said.items() if env.get(name, value) != value]

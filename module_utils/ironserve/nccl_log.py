@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from .nccl_values import OLD_LEVELS, as_number
 
 VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
-SETTING = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\s*$")
-HCA = re.compile(r"NCCL INFO (NCCL_IB_HCA) set to (.*?)\s*$")
-IGNORED = re.compile(r"NCCL INFO Invalid value .* for (NCCL_\w+), using default (-?\d+)")
-RESET = re.compile(r"NCCL INFO Comm config \w+ reset to (NCCL_\w+)=(-?\d+)")
+SETTINGS = (
+    re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.*?)\s*$"),
+    re.compile(r"NCCL INFO (NCCL_IB_HCA) set to (.*?)\s*$"),
+    re.compile(r"NCCL INFO Parsed environment variable (NCCL_\w+)=(\S+)"),
+    re.compile(r"NCCL INFO Invalid value .* for (NCCL_\w+), using default (-?\d+)"),
+    re.compile(r"NCCL INFO Comm config \w+ reset to (NCCL_\w+)=(-?\d+)"),
+)
+"""The forms in which it tells of a variable and its value."""
 NUMBER_TOLD = re.compile(r"(-?\d+)\.")
-TRANSPORT = re.compile(r"NCCL INFO Channel \d+/\d+ : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[\w+\] )?via (\S+)")
+TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[\w+\] )?via (\S+)")
 NETWORK = re.compile(r"NCCL INFO Using network (\S+)")
 CHANNELS = re.compile(r"NCCL INFO (\d+) coll channels, .*?(\d+) p2p channels")
 MATRIX_HEAD = re.compile(r"^\s*Function \|(.*)\|(.*)$")
@@ -28,10 +31,12 @@ WARNING = re.compile(r"NCCL WARN (.*?)\s*$")
 COMPLETE = re.compile(r"rank (\d+) nranks (\d+) .*Init COMPLETE")
 
 NEVER_TOLD = frozenset({
-    "NCCL_CONF_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_GRAPH_DUMP_FILE",
-    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_CONF_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_TIMESTAMP_FORMAT",
+    "NCCL_DEBUG_TIMESTAMP_LEVELS", "NCCL_NET", "NCCL_NET_FORCE_MERGE", "NCCL_NET_MERGE_LEVEL", "NCCL_NO_CACHE",
+    "NCCL_NVLS_CHUNKSIZE", "NCCL_OOB_NET_IFNAME", "NCCL_PARAM_DUMP_ALL", "NCCL_PROXY_CPUSET", "NCCL_RAS_ADDR",
+    "NCCL_SET_THREAD_NAME", "NCCL_SOCKET_MAGIC", "NCCL_SYM_KERNEL", "NCCL_WARN_ENABLE_DEBUG_INFO",
 })  # fmt: skip
-"""Variables of which NCCL says nothing when it reads them."""
+"""Variables that NCCL 2.30.7 reads without a line in that form; an older one may have told of some."""
 
 
 @dataclass
@@ -66,7 +71,7 @@ def parse(lines: Iterable[str]) -> Told:
     told = Told()
     heads: tuple[list[str], list[str]] = ([], [])
     for line in lines:
-        if found := SETTING.search(line) or HCA.search(line) or IGNORED.search(line) or RESET.search(line):
+        if found := next((match for form in SETTINGS if (match := form.search(line))), None):
             whole = NUMBER_TOLD.fullmatch(found[2])
             _add(told.settings, found[1], whole[1] if whole else found[2])
         elif found := TRANSPORT.search(line):
@@ -103,7 +108,8 @@ def took_effect(env: Mapping[str, str], lines: Iterable[str]) -> dict[str, str]:
     settings = parse(lines).settings
     found = {}
     for name, value in sorted(env.items()):
-        if not name.startswith("NCCL_") or name in NEVER_TOLD or (name == "NCCL_P2P_DISABLE" and value != "1"):
+        without_effect = name == "NCCL_P2P_DISABLE" and value != "1"
+        if not name.startswith("NCCL_") or without_effect or (name in NEVER_TOLD and name not in settings):
             continue
         others = [other for other in settings.get(name, ()) if not _same(name, value, other)]
         found[name] = f"other: {', '.join(others)}" if others else "taken" if name in settings else "not read"
@@ -118,8 +124,3 @@ def _same(name: str, meant: str, told: str) -> bool:
         return OLD_LEVELS[min(int(meant), len(OLD_LEVELS) - 1)] == told
     number = as_number(meant)
     return number is not None and number[1] and str(number[0]) == told
-
-
-def to_json(told: Told) -> dict[str, Any]:
-    """The same as plain data."""
-    return dict(vars(told))

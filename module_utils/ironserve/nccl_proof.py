@@ -35,6 +35,8 @@ PROOF_ENV = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH"}
 LOUD_ENV = ("NCCL_DEBUG_FILE",)
 """Variables of a release that would lead its words elsewhere."""
 
+RUN = Path("/run")
+
 RANKS_WITHOUT_GPUS = 2
 """Gloo alone proves nothing."""
 POLL_S = 0.2
@@ -173,8 +175,8 @@ class Proof:
         if not os.access(f"{self.plan.environment}/bin/python3", os.X_OK):
             raise ProofError(f"{self.plan.environment} is not on this host: build it first (playbooks/prestage.yml)")
         began = self.clock()
+        self._end()  # one that a lost connection left behind
         with self._folder() as (script, folder, output):
-            self._end()  # one that a lost connection left behind
             done = host.run(unit_argv(self.plan, script, folder, output))
             try:
                 if done.rc:
@@ -195,7 +197,10 @@ class Proof:
             uid = pwd.getpwnam(self.plan.user).pw_uid
         except KeyError:
             raise ProofError(f"there is no user {self.plan.user} on this host: run playbooks/prestage.yml") from None
-        top = Path(tempfile.mkdtemp(prefix="ironserve-proof-", dir="/run"))
+        prefix = f"ironserve-proof_{self.plan.service}_"
+        for left in RUN.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        top = Path(tempfile.mkdtemp(prefix=prefix, dir=RUN))
         try:
             top.chmod(0o755)
             script, folder = top / "all_reduce.py", top / "ranks"

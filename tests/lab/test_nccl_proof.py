@@ -24,7 +24,7 @@ import glob, json, os, signal, sys, time
 print("waiting", flush=True)
 ends = time.monotonic() + 120
 while time.monotonic() < ends:
-    for path in glob.glob("/run/ironserve-proof-*/ranks/rank-1.jsonl"):
+    for path in glob.glob("/run/ironserve-proof_*/ranks/rank-1.jsonl"):
         steps = [json.loads(line) for line in open(path).read().splitlines(True) if line.endswith("\n")]
         if steps and steps[-1].get("bytes", 0) > 1 << 20:
             process = os.pidfd_open(steps[-1]["pid"])
@@ -70,7 +70,7 @@ def prove(real):
     yield run
     assert real.shell("h1", f"systemctl show -P LoadState {UNIT}") == "not-found"
     assert real.shell("h1", f"cat {GROUP}/cgroup.procs 2>/dev/null", check=False) == ""
-    assert real.shell("h1", "ls -d /run/ironserve-proof-* 2>/dev/null", check=False) == ""
+    assert real.shell("h1", "ls -d /run/ironserve-proof_* 2>/dev/null", check=False) == ""
     assert real.main_pid("h1") == server > 0
 
 
@@ -86,7 +86,9 @@ def test_two_ranks_pass_and_are_measured(prove):
 
 
 def test_a_proof_that_nobody_watches_any_more_is_ended_by_the_next_one(real, prove):
-    real.shell("h1", f"systemd-run --quiet --unit {UNIT} sh -c 'sleep 600 & exec sleep 600'")
+    real.shell(
+        "h1", f"mkdir /run/ironserve-proof_main_0 && systemd-run -q --unit {UNIT} sh -c 'sleep 600 & exec sleep 600'"
+    )
     left = real.shell("h1", f"cat {GROUP}/cgroup.procs").split()
     answer = prove(sizes=[8192])
     assert answer["verdict"] == "passed"

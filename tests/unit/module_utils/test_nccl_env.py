@@ -189,6 +189,12 @@ def test_a_name_is_judged_by_the_version_of_the_lock(name, nccl, expected):
     assert rules({name: "1"}, nccl=nccl, engine="sglang", engine_version="0.5.23") == expected
 
 
+def test_where_another_nccl_is_loaded_its_version_is_not_guessed():
+    env = {"NCCL_CHECK_MODE": "DEBUG_LOCAL"}
+    assert rules(env, nccl="2.27.7") == [("error", "nccl-too-new")]
+    assert rules({**env, "VLLM_NCCL_SO_PATH": "/opt/nccl/libnccl.so.2"}, nccl="2.27.7") == []
+
+
 def test_a_plugin_may_know_a_name_that_nobody_knows_here():
     assert rules({"NCCL_OURS": "1", "NCCL_NET_PLUGIN": "ours"}) == [("warning", "nccl-unknown")]
 
@@ -407,6 +413,12 @@ def test_an_interface_is_compared_with_those_of_this_host(env, expected):
     facts = network(ens5="10.0.0.4", lo="127.0.0.1", ib0="")
     assert [text for _, _, text in found(env, facts=facts)] == expected
     assert found(env) == []  # nobody looked at the host: nothing is known
+
+
+def test_a_missing_device_is_an_error_only_where_hosts_have_to_reach_each_other():
+    facts, env = network(ens5="10.0.0.4"), {"NCCL_IB_HCA": "mlx4"}
+    assert rules(env, facts=facts) == [("warning", "nccl-hca")]
+    assert rules(env, facts=facts, flags={"tensor-parallel-size": "16", "nnodes": "2"}) == [("error", "nccl-hca")]
 
 
 def test_files_of_nccls_on_the_host_that_add_settings_are_told():

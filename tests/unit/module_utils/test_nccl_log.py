@@ -62,6 +62,7 @@ H = "gpu-a01:4001:4093 [0] NCCL INFO "
         ("NCCL_P2P_LEVEL", "PHB", "NCCL_P2P_LEVEL set by environment to SYS", "other: SYS"),
         ("NCCL_IB_HCA", "mlx5_0,mlx5_1", "NCCL_IB_HCA set to mlx5_0,mlx5_1", "taken"),
         ("NCCL_MAX_CTAS", "8", "Comm config maxCTAs reset to NCCL_MAX_CTAS=8", "taken"),
+        ("NCCL_CTA_POLICY", "ZERO", "Parsed environment variable NCCL_CTA_POLICY=ZERO to 2", "taken"),
         ("NCCL_SOCKET_IFNAME", "eth0", "Bootstrap: Using eth0:10.0.0.1<0>", "not read"),
     ],
 )
@@ -84,6 +85,7 @@ def test_variables_of_others_and_those_that_nccl_never_tells_are_left_out():
     ("line", "transports"),
     [
         ("Channel 00/0 : 0[7000] -> 1[8000] via SHM/direct/direct", {"SHM/direct/direct": ["0->1"]}),
+        ("Channel 00 : 0[0] -> 1[1] via SHM/direct", {"SHM/direct": ["0->1"]}),
         ("Channel 00/0 : 7[7] -> 0[0] [send] via NET/IB/0/GDRDMA", {"NET/IB/0/GDRDMA": ["7->0"]}),
         ("Channel 01/0 : 2[2] -> 3[3] via P2P/IPC/read", {"P2P/IPC/read": ["2->3"]}),
     ],

@@ -155,6 +155,12 @@ def test_a_proof_that_passed_says_its_figures():
     assert answer["latency_us"] == {"8192": 21.4, "67108864": 2800.0}
 
 
+def test_a_proof_that_cannot_be_run_says_why(run_module):
+    answer = run_module("nccl_proof", release={**RELEASE, "environment": "/nowhere"}, gpu_count=8)
+    assert answer["failed"]
+    assert answer["msg"].startswith("the proof of service main could not be run: ")
+
+
 def test_in_check_mode_the_module_says_what_would_run(run_module):
     answer = run_module("nccl_proof", check=True, release=RELEASE, gpu_count=8)
     assert (answer["changed"], answer["verdict"]) == (False, "")
