@@ -239,7 +239,7 @@ def check_p2p(case: Case) -> Iterator[Found]:
     options = kernel.parse_options(facts.get("cmdline", ""))
     missing = [name for name in ("pcie_aspm", "pcie_port_pm") if facts.get("cmdline") and options.get(name) != "off"]
     if missing and case.family == "sm120":
-        text = f"its command line has not {' and '.join(f'{name}=off' for name in missing)}"
+        text = f"its command line lacks {' and '.join(f'{name}=off' for name in missing)}"
         yield Found("host-pcie-power", where, "kernel", text)
 
 
@@ -376,9 +376,11 @@ def number(text: str | None, otherwise: int) -> int:
 
 
 def check_user(case: Case) -> Iterator[Found]:
-    """The service user may use the GPUs' devices."""
+    """The service user may use the devices of the release's GPUs."""
     user = case.facts.get("user", {})
-    denied = user.get("denied_devices", [])
+    others = {f"nvidia{gpu['minor']}" for gpu in case.facts.get("gpus", {}).get("gpus", ())}
+    others -= {f"nvidia{gpu['minor']}" for gpu in members(case).gpus}
+    denied = [node for node in user.get("denied_devices", []) if node.rpartition("/")[2] not in others]
     if denied and wants_gpus(case):
         text = f"user {user['name']} may not use {', '.join(denied)}"
         yield Found("host-device", host_of(case), "devices", text)

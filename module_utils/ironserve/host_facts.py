@@ -1,8 +1,8 @@
 """What a host is, as far as it matters to a server that is to start on it: GPUs, kernel, PCI, network, tools, space.
 
-It only reads. Each part is read by a child of its own, all at the same time, so that a driver, a name server or a disk
-that hangs costs one part and not the look; what could not be read says so in its part's ``error``. Judging it is the
-controller's, ``host_checks.py``.
+It only reads. Each part is read by a child of its own, all at the same time, so that a name server or a disk that hangs
+costs one part and not the look, and then the driver is asked; what could not be read says so in its part's ``error``.
+Judging it is the controller's, ``host_checks.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .processes import PROC, Table, names
 from .readback import limits
 
 DEADLINE_S = 5.0
-"""Of all parts but the GPUs."""
+"""Of all parts but the GPUs; without trouble they take a tenth of a second."""
 COMMAND_S = 3.0
 
 SYS = Path("/sys")
@@ -80,7 +80,7 @@ def gather(
         releases: what the host is to take.
         user: the service user.
         gpu_count: how many GPUs the host is said to have; with 0 nobody asks for any.
-        driver_timeout_s: seconds that the driver may take, which nothing else needs.
+        driver_timeout_s: seconds that the driver may take: without persistence mode it starts each GPU anew.
         place: where the host's files are.
     """
     parts: dict[str, Part] = {
@@ -93,13 +93,12 @@ def gather(
         "service user": functools.partial(read_as_user, releases, user, place),
     }
     if gpu_count:
-        parts["gpus"] = functools.partial(read_gpus, driver_timeout_s)
         parts["pci"] = functools.partial(read_pci, place)
         parts["kernel log"] = read_kernel_log
-    found = evidence.ask(parts, max(DEADLINE_S, driver_timeout_s + 1) if gpu_count else DEADLINE_S)
+    found = evidence.ask(parts, DEADLINE_S)
     for name, why in found.pop("errors").items():
         found.setdefault(SEPARATE.get(name, name), {})["error"] = why
-    return found
+    return {**found, "gpus": read_gpus(driver_timeout_s)} if gpu_count else found
 
 
 def unit_path(release: Mapping[str, Any]) -> str:
@@ -107,14 +106,16 @@ def unit_path(release: Mapping[str, Any]) -> str:
     return str(release["env"].get("PATH", f"{release['environment']}/bin:{SYSTEM_PATH}"))
 
 
-def read_gpus(timeout_s: float) -> Iterator[Piece]:
-    """As the module gpu_info tells them."""
+def read_gpus(timeout_s: float) -> dict[str, Any]:
+    """As the module gpu_info tells them, with ``failure`` where nobody could be asked."""
     reading = nvml.look(timeout_s, topology=True)
-    yield "gpus", "driver_version", reading.driver_version
-    yield "gpus", "cuda_version", reading.cuda_version
-    yield "gpus", "failure", reading.failure
-    yield "gpus", "topology", [list(row) for row in reading.topology]
-    yield "gpus", "gpus", [as_result(gpu) for gpu in reading.gpus]
+    return {
+        "driver_version": reading.driver_version,
+        "cuda_version": reading.cuda_version,
+        "failure": reading.failure,
+        "topology": [list(row) for row in reading.topology],
+        "gpus": [as_result(gpu) for gpu in reading.gpus],
+    }
 
 
 def read_kernel(place: Place) -> Iterator[Piece]:

@@ -27,7 +27,7 @@ SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 
 def gpu(index: int, **more) -> dict:
     sound = {
-        "index": index, "uuid": f"GPU-{index}", "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "index": index, "minor": index, "uuid": f"GPU-{index}", "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
         "bus_id": f"00000000:{BUSES[index]}:00.0", "family": "sm120", "memory_total_mib": 97887, "error": "",
         "recovery_action": "none", "persistence_mode": True, "bar1_total_mib": 131072, "retired_pages_pending": None,
         "pcie": {"generation": 1, "width": 16, "max_generation": 5, "max_width": 16},
@@ -411,7 +411,7 @@ def test_room_in_shared_memory_is_measured_against_ranks_channels_and_buffers():
 def test_space_caches_limits_and_devices():
     assert found(case(changed("space", "disk", "/var/cache/ironserve", to=100))) == {"host-disk": "warning"}
     one = case(changed("space", "caches", to={"/srv/hf": False, "/srv/triton": True}))
-    assert found(one) == {"host-cache": "error"}
+    assert found(one) == {"host-cache": "warning"}
     assert texts(one, "host-cache") == ["/srv/hf: user ironserve may not write there"]
     low = changed("space", "memlock", to={"hard": "8388608", "can_raise": False})
     assert found(case(low)) == {"host-memlock": "warning"}
@@ -419,6 +419,7 @@ def test_space_caches_limits_and_devices():
     denied = case(changed("user", "denied_devices", to=["/dev/nvidia0"]))
     assert found(denied) == {"host-device": "error"}
     assert texts(denied, "host-device") == ["devices: user ironserve may not use /dev/nvidia0"]
+    assert found(case(denied.facts, gpus=["GPU-1"])) == {}
 
 
 def test_derived_ports_that_others_hold_or_are_to_take():
