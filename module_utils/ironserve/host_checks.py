@@ -18,7 +18,9 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """The least driver for a CUDA major, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
 A forward compatibility package can do with less on data centre GPUs; a lock brings none."""
 
-CUDA_SUFFIX = re.compile(r"-cu(\d\d)$")
+CUDA_PACKAGES = {"nvidia-cuda-runtime-cu13": 13, "nvidia-cuda-runtime-cu12": 12,
+                 "nvidia-nccl-cu13": 13, "nvidia-nccl-cu12": 12}  # fmt: skip
+"""Packages that tell the CUDA major of a lock by their name; there are others of another major beside them."""
 
 RESETS = {"gpu_reset", "reboot", "drain_and_reset", "bus_reset", "system_reboot", "recover_imex_domain"}
 """Recovery actions without which no new program may use the GPU."""
@@ -29,10 +31,10 @@ BACKEND_FLAGS = ("attention-backend", "prefill-attention-backend", "decode-atten
 BACKEND_VARIABLES = ("VLLM_ATTENTION_BACKEND",)
 
 BUFFER_BYTES, CHANNELS = 4 << 20, 16
-"""NCCL's default buffer of a channel, and as many channels as it takes between GPUs of one host at the most or so."""
+"""NCCL's default buffer of a channel (NCCL_BUFFSIZE), and a usual number of channels between the GPUs of a host."""
 
 CACHE_MIB, LOG_MIB = 4096, 1024
-"""Kernels that are compiled for one model took 1 to 3 GiB; a server writes some hundred MiB of log in a month."""
+"""With less free than this a person should look: compiled kernels are hundreds of files, and a log grows for months."""
 
 STRICT = "strict"
 
@@ -96,7 +98,8 @@ def check_driver(case: Case) -> Iterator[Found]:
         return
     if failure:
         rule = "host-driver-missing" if failure == "absent" else "host-driver-unusable"
-        yield Found(rule, host_of(case), "driver", explain_failure(failure, 30.0, "ironserve_cleanup.driver_timeout_s"))
+        told = explain_failure(failure, facts.get("timeout_s", 30.0), "ironserve_cleanup.driver_timeout_s")
+        yield Found(rule, host_of(case), "driver", told)
     major, package = cuda_of(case.packages)
     least = LEAST_DRIVER.get(major, 0)
     version = driver.partition(".")[0]
@@ -111,10 +114,9 @@ def cuda_of(packages: Mapping[str, str]) -> tuple[int, str]:
     runtime = packages.get("nvidia-cuda-runtime", "")
     if runtime.partition(".")[0].isdigit():
         return int(runtime.partition(".")[0]), f"nvidia-cuda-runtime {runtime}"
-    for name in ("nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        suffix = CUDA_SUFFIX.search(name)
-        if name in packages and suffix:
-            return int(suffix[1]), name
+    for name, major in CUDA_PACKAGES.items():
+        if name in packages:
+            return major, name
     local = re.search(r"\+cu(\d\d)\d$", packages.get("torch", ""))
     return (int(local[1]), f"torch {packages['torch']}") if local else (0, "")
 
@@ -143,11 +145,11 @@ def check_declared(case: Case) -> Iterator[Found]:
         yield Found("host-gpu-family", where, "GPUs", text)
     found, wanted = topology.interconnect(members(case).links), case.hardware.get("interconnect", "")
     if found and wanted and found != wanted:
-        text = f"{found} ({longest(case)}), and ironserve_hardware.interconnect says {wanted}"
+        text = f"{found} ({kinds_of_links(case)}), and ironserve_hardware.interconnect says {wanted}"
         yield Found("host-interconnect", where, "topology", text)
 
 
-def longest(case: Case) -> str:
+def kinds_of_links(case: Case) -> str:
     """The kinds of links between the release's GPUs, as nvidia-smi topo writes them."""
     return ", ".join(sorted(set(members(case).links)))
 
@@ -268,7 +270,7 @@ def acs_severity(case: Case, translating: bool | None) -> str:
 
 
 def acs_advice(case: Case, bridges: Sequence[Mapping[str, Any]]) -> str:
-    """What to do on this host; empty where the catalogue's words do."""
+    """What to do on this host, with commands to copy."""
     commands = "; ".join(f"setpci -s {bridge['bus_id']} ECAP_ACS+0x6.w=0000" for bridge in bridges[:2])
     more = f", and so for each of the {len(bridges)}" if len(bridges) > 2 else ""
     other = "" if case.hardware.get("acs") == STRICT else "; or set NCCL_P2P_DISABLE=1 in the profile"

@@ -113,6 +113,7 @@ def read_gpus(timeout_s: float) -> dict[str, Any]:
         "driver_version": reading.driver_version,
         "cuda_version": reading.cuda_version,
         "failure": reading.failure,
+        "timeout_s": timeout_s,
         "topology": [list(row) for row in reading.topology],
         "gpus": [as_result(gpu) for gpu in reading.gpus],
     }

@@ -119,9 +119,10 @@ def test_nothing_is_said_where_nobody_looked():
     ("failure", "rule"), [("absent", "host-driver-missing"), ("hung", "host-driver-unusable")]
 )  # fmt: skip
 def test_a_host_with_gpus_needs_a_driver_that_answers(failure, rule):
-    facts = changed("gpus", to={"driver_version": "", "failure": failure, "topology": [], "gpus": []})
+    facts = changed("gpus", to={"driver_version": "", "failure": failure, "timeout_s": 7, "topology": [], "gpus": []})
     assert found(case(facts)) == {rule: "error"}
     assert found(case(facts, hardware={"gpu_count": 0})) == {}
+    assert ("within 7 s" in texts(case(facts), rule)[0]) == (failure == "hung")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,9 @@ def test_faults_of_gpus_that_another_service_uses_are_not_this_ones():
         (119, "595.58.03", "error"),  # which it does not tell
         (48, "535.183.01", "error"),
         (95, "535.183.01", "error"),
+        (74, "535.183.01", "error"),
         (94, "535.183.01", "warning"),
+        (155, "565.57.01", "warning"),
         (109, "565.57.01", "error"),
         (109, "570.86.10", "warning"),
         (13, "535.183.01", ""),
