@@ -69,9 +69,11 @@ def wants_gpus(case: Case) -> bool:
 
 
 def peers_over_pcie(case: Case) -> bool:
-    """Whether GPUs of the release may reach each other over PCIe: several of them, not all joined by NVLink."""
-    found = members(case)
-    return len(found.gpus) > 1 and not topology.over_nvlink(found.links)
+    """Whether GPUs of the release are to work together over PCIe: several ranks, not all joined by NVLink.
+
+    Where nobody tells how GPUs are joined they may be by NVLink, and nothing is said of PCIe.
+    """
+    return topology.over_pcie(members(case).links) and ranks.expected(case.flags, ENGINES[case.engine]) != 1
 
 
 def p2p_is_off(case: Case) -> bool:
@@ -140,7 +142,7 @@ def check_declared(case: Case) -> Iterator[Found]:
             yield Found("host-gpu-unknown", where, "GPUs", text)
     families = sorted({gpu["family"] for gpu in members(case).gpus if gpu.get("family")})
     meant = str(case.hardware.get("gpu_family", ""))
-    if families and families != [meant]:
+    if families and meant and families != [meant]:
         text = f"{', '.join(families)}, and ironserve_hardware.gpu_family says {meant}"
         yield Found("host-gpu-family", where, "GPUs", text)
     found, wanted = topology.interconnect(members(case).links), case.hardware.get("interconnect", "")
@@ -250,11 +252,10 @@ def redirecting(case: Case) -> list[Mapping[str, Any]]:
     facts, found = case.facts.get("pci", {}), members(case)
     paths, buses = facts.get("paths", {}), found.buses
     pairs = [(one, other) for place, one in enumerate(buses) for other in buses[place + 1 :]]
-    joined = found.links if len(found.links) == len(pairs) else [""] * len(pairs)
     on_the_way = {
         bus_id
-        for (one, other), link in zip(pairs, joined)
-        if not topology.over_nvlink([link])
+        for (one, other), link in zip(pairs, found.links)
+        if topology.over_pcie([link])
         for bus_id in pci.between(paths.get(one, []), paths.get(other, []))
     }
     return [one for one in facts.get("bridges", []) if one["bus_id"] in on_the_way and pci.redirects(one["acs"])]
@@ -305,6 +306,8 @@ def proposed_nccl(facts: Mapping[str, Any], chosen: Members, blocked: bool = Fal
 
 def check_nccl(case: Case) -> Iterator[Found]:
     """How the release's variables differ from what the topology suggests."""
+    if not peers_over_pcie(case):
+        return
     proposed = proposed_nccl(case.facts, members(case), bool(redirecting(case)))
     decides = ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
     differing = {name: value for name, value in proposed["variables"].items() if case.env.get(name) != value}

@@ -306,6 +306,13 @@ def test_acs_counts_on_the_way_between_the_services_own_gpus_only():
     assert "host-acs" not in found(case(facts, gpus=["GPU-0"]))
 
 
+def test_nothing_between_gpus_matters_to_a_server_with_one_rank_or_where_nobody_knows_how_they_are_joined():
+    assert found(case(facts_of_case_4(), flags={"tp-size": "1"}, env={})) == {}
+    unknown = facts_of_case_4()
+    unknown["gpus"]["topology"] = []
+    assert found(case(unknown, env={})) == {}
+
+
 def test_acs_on_a_root_port_above_a_switch_that_all_gpus_share_is_not_in_the_way():
     text = LSPCI.replace("ReqRedir- CmpltRedir-", "ReqRedir+ CmpltRedir+", 1)  # 00:01.1
     facts = changed("pci", to=pci_facts(text))
