@@ -167,8 +167,9 @@ def main() -> None:
     )
     reading = nvml.look(inventory.driver_timeout_s, topology=True) if inventory.gpu_count else None
     holders = check_host(releases, user, want["takeover"], inventory, reading, problems)
+    gpus = host_facts.told_of(reading, inventory.driver_timeout_s) if reading else None
     facts = {
-        **host_facts.gather(releases, user, reading),
+        **host_facts.gather(releases, user, gpus),
         "models": {release["service"]: model_config.read(Path(release["model"]["path"])) for release in releases},
         "flags": {release["service"]: engine_flags.cached(release) for release in releases},
     }

@@ -18,7 +18,9 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """The least driver for a CUDA major, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
 A forward compatibility package can do with less on data centre GPUs; a lock brings none."""
 
-CUDA_SUFFIX = re.compile(r"-cu(\d\d)$")
+CUDA_PACKAGES = {"nvidia-cuda-runtime-cu13": 13, "nvidia-cuda-runtime-cu12": 12,
+                 "nvidia-nccl-cu13": 13, "nvidia-nccl-cu12": 12}  # fmt: skip
+"""Packages that tell the CUDA major of a lock by their name; there are others of another major beside them."""
 
 RESETS = {"gpu_reset", "reboot", "drain_and_reset", "bus_reset", "system_reboot", "recover_imex_domain"}
 """Recovery actions without which no new program may use the GPU."""
@@ -29,10 +31,10 @@ BACKEND_FLAGS = ("attention-backend", "prefill-attention-backend", "decode-atten
 BACKEND_VARIABLES = ("VLLM_ATTENTION_BACKEND",)
 
 BUFFER_BYTES, CHANNELS = 4 << 20, 16
-"""NCCL's default buffer of a channel, and as many channels as it takes between GPUs of one host at the most or so."""
+"""NCCL's default buffer of a channel (NCCL_BUFFSIZE), and a usual number of channels between the GPUs of a host."""
 
 CACHE_MIB, LOG_MIB = 4096, 1024
-"""Kernels that are compiled for one model took 1 to 3 GiB; a server writes some hundred MiB of log in a month."""
+"""With less free than this a person should look: compiled kernels are hundreds of files, and a log grows for months."""
 
 STRICT = "strict"
 
@@ -67,9 +69,11 @@ def wants_gpus(case: Case) -> bool:
 
 
 def peers_over_pcie(case: Case) -> bool:
-    """Whether GPUs of the release may reach each other over PCIe: several of them, not all joined by NVLink."""
-    found = members(case)
-    return len(found.gpus) > 1 and not topology.over_nvlink(found.links)
+    """Whether GPUs of the release are to work together over PCIe: several ranks, not all joined by NVLink.
+
+    Where nobody tells how GPUs are joined they may be by NVLink, and nothing is said of PCIe.
+    """
+    return topology.over_pcie(members(case).links) and ranks.expected(case.flags, ENGINES[case.engine]) != 1
 
 
 def p2p_is_off(case: Case) -> bool:
@@ -96,7 +100,8 @@ def check_driver(case: Case) -> Iterator[Found]:
         return
     if failure:
         rule = "host-driver-missing" if failure == "absent" else "host-driver-unusable"
-        yield Found(rule, host_of(case), "driver", explain_failure(failure, 30.0, "ironserve_cleanup.driver_timeout_s"))
+        told = explain_failure(failure, facts.get("timeout_s", 30.0), "ironserve_cleanup.driver_timeout_s")
+        yield Found(rule, host_of(case), "driver", told)
     major, package = cuda_of(case.packages)
     least = LEAST_DRIVER.get(major, 0)
     version = driver.partition(".")[0]
@@ -111,10 +116,9 @@ def cuda_of(packages: Mapping[str, str]) -> tuple[int, str]:
     runtime = packages.get("nvidia-cuda-runtime", "")
     if runtime.partition(".")[0].isdigit():
         return int(runtime.partition(".")[0]), f"nvidia-cuda-runtime {runtime}"
-    for name in ("nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        suffix = CUDA_SUFFIX.search(name)
-        if name in packages and suffix:
-            return int(suffix[1]), name
+    for name, major in CUDA_PACKAGES.items():
+        if name in packages:
+            return major, name
     local = re.search(r"\+cu(\d\d)\d$", packages.get("torch", ""))
     return (int(local[1]), f"torch {packages['torch']}") if local else (0, "")
 
@@ -138,16 +142,16 @@ def check_declared(case: Case) -> Iterator[Found]:
             yield Found("host-gpu-unknown", where, "GPUs", text)
     families = sorted({gpu["family"] for gpu in members(case).gpus if gpu.get("family")})
     meant = str(case.hardware.get("gpu_family", ""))
-    if families and families != [meant]:
+    if families and meant and families != [meant]:
         text = f"{', '.join(families)}, and ironserve_hardware.gpu_family says {meant}"
         yield Found("host-gpu-family", where, "GPUs", text)
     found, wanted = topology.interconnect(members(case).links), case.hardware.get("interconnect", "")
     if found and wanted and found != wanted:
-        text = f"{found} ({longest(case)}), and ironserve_hardware.interconnect says {wanted}"
+        text = f"{found} ({kinds_of_links(case)}), and ironserve_hardware.interconnect says {wanted}"
         yield Found("host-interconnect", where, "topology", text)
 
 
-def longest(case: Case) -> str:
+def kinds_of_links(case: Case) -> str:
     """The kinds of links between the release's GPUs, as nvidia-smi topo writes them."""
     return ", ".join(sorted(set(members(case).links)))
 
@@ -239,7 +243,7 @@ def check_p2p(case: Case) -> Iterator[Found]:
     options = kernel.parse_options(facts.get("cmdline", ""))
     missing = [name for name in ("pcie_aspm", "pcie_port_pm") if facts.get("cmdline") and options.get(name) != "off"]
     if missing and case.family == "sm120":
-        text = f"its command line has not {' and '.join(f'{name}=off' for name in missing)}"
+        text = f"its command line lacks {' and '.join(f'{name}=off' for name in missing)}"
         yield Found("host-pcie-power", where, "kernel", text)
 
 
@@ -248,11 +252,10 @@ def redirecting(case: Case) -> list[Mapping[str, Any]]:
     facts, found = case.facts.get("pci", {}), members(case)
     paths, buses = facts.get("paths", {}), found.buses
     pairs = [(one, other) for place, one in enumerate(buses) for other in buses[place + 1 :]]
-    joined = found.links if len(found.links) == len(pairs) else [""] * len(pairs)
     on_the_way = {
         bus_id
-        for (one, other), link in zip(pairs, joined)
-        if not topology.over_nvlink([link])
+        for (one, other), link in zip(pairs, found.links)
+        if topology.over_pcie([link])
         for bus_id in pci.between(paths.get(one, []), paths.get(other, []))
     }
     return [one for one in facts.get("bridges", []) if one["bus_id"] in on_the_way and pci.redirects(one["acs"])]
@@ -268,7 +271,7 @@ def acs_severity(case: Case, translating: bool | None) -> str:
 
 
 def acs_advice(case: Case, bridges: Sequence[Mapping[str, Any]]) -> str:
-    """What to do on this host; empty where the catalogue's words do."""
+    """What to do on this host, with commands to copy."""
     commands = "; ".join(f"setpci -s {bridge['bus_id']} ECAP_ACS+0x6.w=0000" for bridge in bridges[:2])
     more = f", and so for each of the {len(bridges)}" if len(bridges) > 2 else ""
     other = "" if case.hardware.get("acs") == STRICT else "; or set NCCL_P2P_DISABLE=1 in the profile"
@@ -303,6 +306,8 @@ def proposed_nccl(facts: Mapping[str, Any], chosen: Members, blocked: bool = Fal
 
 def check_nccl(case: Case) -> Iterator[Found]:
     """How the release's variables differ from what the topology suggests."""
+    if not peers_over_pcie(case):
+        return
     proposed = proposed_nccl(case.facts, members(case), bool(redirecting(case)))
     decides = ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
     differing = {name: value for name, value in proposed["variables"].items() if case.env.get(name) != value}
@@ -376,9 +381,11 @@ def number(text: str | None, otherwise: int) -> int:
 
 
 def check_user(case: Case) -> Iterator[Found]:
-    """The service user may use the GPUs' devices."""
+    """The service user may use the devices of the release's GPUs."""
     user = case.facts.get("user", {})
-    denied = user.get("denied_devices", [])
+    others = {f"nvidia{gpu['minor']}" for gpu in case.facts.get("gpus", {}).get("gpus", ())}
+    others -= {f"nvidia{gpu['minor']}" for gpu in members(case).gpus}
+    denied = [node for node in user.get("denied_devices", []) if node.rpartition("/")[2] not in others]
     if denied and wants_gpus(case):
         text = f"user {user['name']} may not use {', '.join(denied)}"
         yield Found("host-device", host_of(case), "devices", text)

@@ -27,7 +27,7 @@ from .processes import PROC, Table, names
 from .readback import limits
 
 DEADLINE_S = 5.0
-"""Of all parts together."""
+"""Of all parts together; without trouble they take a tenth of a second."""
 COMMAND_S = 3.0
 
 SYS = Path("/sys")
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 def gather(
     releases: Sequence[Mapping[str, Any]],
     user: str = "ironserve",
-    reading: Reading | None = None,
+    gpus: Mapping[str, Any] | None = None,
     place: Place = Place(),  # noqa: B008  immutable
 ) -> dict[str, Any]:
     """The facts of the host that its releases are judged by, JSON-plain, by part; docs/hosts.md lists them.
@@ -78,7 +78,7 @@ def gather(
     Args:
         releases: what the host is to take.
         user: the service user.
-        reading: what the driver tells of the host's GPUs, with their topology; None on a host that has none.
+        gpus: what the driver tells, see :func:`told_of`; None on a host that has none.
         place: where the host's files are.
     """
     parts: dict[str, Part] = {
@@ -90,15 +90,13 @@ def gather(
         "ports": functools.partial(read_ports, releases, place),
         "service user": functools.partial(read_as_user, releases, user, place),
     }
-    if reading:
+    if gpus:
         parts["pci"] = functools.partial(read_pci, place)
         parts["kernel log"] = read_kernel_log
     found = evidence.ask(parts, DEADLINE_S)
-    if reading:
-        found["gpus"] = told_of(reading)
     for name, why in found.pop("errors").items():
         found.setdefault(SEPARATE.get(name, name), {})["error"] = why
-    return found
+    return {**found, "gpus": gpus} if gpus else found
 
 
 def unit_path(release: Mapping[str, Any]) -> str:
@@ -106,12 +104,13 @@ def unit_path(release: Mapping[str, Any]) -> str:
     return str(release["env"].get("PATH", f"{release['environment']}/bin:{SYSTEM_PATH}"))
 
 
-def told_of(reading: Reading) -> dict[str, Any]:
-    """As the module gpu_info tells them."""
+def told_of(reading: Reading, timeout_s: float) -> dict[str, Any]:
+    """GPUs as the module gpu_info tells them, with ``failure`` where the driver told nothing in so many seconds."""
     return {
         "driver_version": reading.driver_version,
         "cuda_version": reading.cuda_version,
         "failure": reading.failure,
+        "timeout_s": timeout_s,
         "topology": [list(row) for row in reading.topology],
         "gpus": [as_result(gpu) for gpu in reading.gpus],
     }

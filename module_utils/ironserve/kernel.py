@@ -19,7 +19,7 @@ class Xid(NamedTuple):
 
     meaning: str
     severity: str
-    """``error`` where its immediate action is a reset of the GPU or of the host, ``warning`` where a person decides."""
+    """``error`` where it asks for a reset of the GPU or of the host, ``warning`` where a person decides."""
     told_since: int = 0
     """Since which driver the recovery action tells it, too (the column "Xid 154 linkage"); 0: never."""
 
@@ -29,7 +29,7 @@ XIDS = {
     48: Xid("double bit ECC error", "error", 565),
     62: Xid("a micro-controller of the GPU halted", "error", 565),
     64: Xid("a row of memory could not be replaced", "error", 565),
-    74: Xid("NVLink error", "warning", 565),
+    74: Xid("NVLink error", "error", 565),
     79: Xid("the GPU fell off the bus", "error", 565),
     94: Xid("a memory error that was contained", "warning", 565),
     95: Xid("a memory error that was not contained", "error", 565),
@@ -40,7 +40,8 @@ XIDS = {
     136: Xid("an NVLink could not be trained", "error", 565),
     140: Xid("ECC error that was not recovered", "error"),
     143: Xid("the GPU could not be initialised", "error", 575),
-    155: Xid("NVLink error", "warning", 565),
+    155: Xid("an NVLink went down, perhaps on purpose", "warning", 565),
+    156: Xid("resources of the GPU were retired", "error", 565),
     158: Xid("the GPU timed out for good", "error"),
 }
 """Those that outlive the program that met them. 13, 31, 43, 45 are of programs; 63 and 92 ask for nothing."""

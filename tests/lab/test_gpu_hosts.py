@@ -80,8 +80,8 @@ inner = types.ModuleType("ansible.module_utils"); inner.__path__ = ["/srv/ironse
 sys.modules.update({"ansible": package, "ansible.module_utils": inner})
 from ansible.module_utils.ironserve import host_facts, nvml
 began = time.monotonic()
-reading = nvml.look(10, topology=True) if int(sys.argv[2]) else None
-facts = host_facts.gather(json.loads(sys.argv[1]), "ironserve", reading)
+gpus = host_facts.told_of(nvml.look(3, topology=True), 3)
+facts = host_facts.gather(json.loads(sys.argv[1]), "ironserve", gpus)
 print(json.dumps({**facts, "took_s": time.monotonic() - began}))
 """
 RELEASE = {
@@ -119,7 +119,7 @@ def judged(hosts):
 
     def judge(**changes):
         release = {**RELEASE, **changes}
-        answer = hosts.exec("h1", ["python3", "-c", GATHER, json.dumps([release]), "8"]).stdout
+        answer = hosts.exec("h1", ["python3", "-c", GATHER, json.dumps([release])]).stdout
         facts = json.loads(answer)
         case = Case("h1", release, facts, HARDWARE, PACKAGES)
         return facts, {one["rule"]: one for one in findings.judge(case, [host_checks.check], catalogue)}
@@ -173,6 +173,16 @@ def test_a_fault_of_a_host_is_found(hosts, shell, judged, faults, rule, severity
     gpu_hosts.set_faults(hosts, "h1", *faults)
     _, found = judged()
     assert found[rule]["severity"] == severity
+
+
+def test_case_18_a_driver_that_hangs_costs_its_time_limit_and_nothing_else(hosts, shell, judged):
+    lspci(hosts, "-")
+    gpu_hosts.set_faults(hosts, "h1", "init_hang")
+    facts, found = judged()
+    assert 3 <= facts["took_s"] < 5
+    assert facts["gpus"]["failure"] == "hung"
+    assert found["host-driver-unusable"]["severity"] == "error"
+    assert len(facts["pci"]["bridges"]) == 8
 
 
 def test_a_gpu_without_a_fault_has_no_finding(hosts, shell, judged):

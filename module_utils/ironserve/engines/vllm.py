@@ -77,10 +77,16 @@ def derived_ports(release: Mapping[str, Any]) -> dict[int, str]:
     if str(flags.get("node-rank", "0")) != "0" or "headless" in flags:
         return found
     if str(flags.get("nnodes", "1")) != "1":
-        found[int(str(flags.get("master-port", MASTER_PORT)))] = "--master-port"
+        found[_port(flags, "master-port", MASTER_PORT)] = "--master-port"
     if "data-parallel-size-local" in flags or "data-parallel-address" in flags:
-        found[int(str(flags.get("data-parallel-rpc-port", RPC_PORT)))] = "--data-parallel-rpc-port"
+        found[_port(flags, "data-parallel-rpc-port", RPC_PORT)] = "--data-parallel-rpc-port"
     return found
+
+
+def _port(flags: Mapping[str, Any], name: str, otherwise: int) -> int:
+    """The port that a flag says; what is no number the engine itself refuses."""
+    said = str(flags.get(name, ""))
+    return int(said) if said.isdigit() else otherwise
 
 
 def command(environment: str, model: str) -> list[str]:

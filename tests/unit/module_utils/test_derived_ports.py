@@ -43,6 +43,7 @@ def test_each_port_says_what_it_is_for():
         ({"data-parallel-size": "4"}, []),
         ({"nnodes": "2"}, [29501]),
         ({"nnodes": "2", "master-port": "29600"}, [29600]),
+        ({"nnodes": "2", "master-port": "here"}, [29501]),
         ({"nnodes": "2", "node-rank": "1"}, []),
         ({"data-parallel-size": "4", "data-parallel-size-local": "2"}, [29550]),
         ({"data-parallel-address": "10.0.0.1", "data-parallel-rpc-port": "13345"}, [13345]),

@@ -27,7 +27,7 @@ SYSTEMD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 
 def gpu(index: int, **more) -> dict:
     sound = {
-        "index": index, "uuid": f"GPU-{index}", "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "index": index, "minor": index, "uuid": f"GPU-{index}", "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
         "bus_id": f"00000000:{BUSES[index]}:00.0", "family": "sm120", "memory_total_mib": 97887, "error": "",
         "recovery_action": "none", "persistence_mode": True, "bar1_total_mib": 131072, "retired_pages_pending": None,
         "pcie": {"generation": 1, "width": 16, "max_generation": 5, "max_width": 16},
@@ -119,9 +119,10 @@ def test_nothing_is_said_where_nobody_looked():
     ("failure", "rule"), [("absent", "host-driver-missing"), ("hung", "host-driver-unusable")]
 )  # fmt: skip
 def test_a_host_with_gpus_needs_a_driver_that_answers(failure, rule):
-    facts = changed("gpus", to={"driver_version": "", "failure": failure, "topology": [], "gpus": []})
+    facts = changed("gpus", to={"driver_version": "", "failure": failure, "timeout_s": 7, "topology": [], "gpus": []})
     assert found(case(facts)) == {rule: "error"}
     assert found(case(facts, hardware={"gpu_count": 0})) == {}
+    assert ("within 7 s" in texts(case(facts), rule)[0]) == (failure == "hung")
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,9 @@ def test_faults_of_gpus_that_another_service_uses_are_not_this_ones():
         (119, "595.58.03", "error"),  # which it does not tell
         (48, "535.183.01", "error"),
         (95, "535.183.01", "error"),
+        (74, "535.183.01", "error"),
         (94, "535.183.01", "warning"),
+        (155, "565.57.01", "warning"),
         (109, "565.57.01", "error"),
         (109, "570.86.10", "warning"),
         (13, "535.183.01", ""),
@@ -301,6 +304,13 @@ def test_acs_counts_on_the_way_between_the_services_own_gpus_only():
     assert "host-acs" in found(case(facts, gpus=["GPU-0", "GPU-1"]))  # 06 and 07, behind 02:03.0 and 02:04.0
     assert "host-acs" not in found(case(facts, gpus=["GPU-4", "GPU-5"]))
     assert "host-acs" not in found(case(facts, gpus=["GPU-0"]))
+
+
+def test_nothing_between_gpus_matters_to_a_server_with_one_rank_or_where_nobody_knows_how_they_are_joined():
+    assert found(case(facts_of_case_4(), flags={"tp-size": "1"}, env={})) == {}
+    unknown = facts_of_case_4()
+    unknown["gpus"]["topology"] = []
+    assert found(case(unknown, env={})) == {}
 
 
 def test_acs_on_a_root_port_above_a_switch_that_all_gpus_share_is_not_in_the_way():
@@ -411,7 +421,7 @@ def test_room_in_shared_memory_is_measured_against_ranks_channels_and_buffers():
 def test_space_caches_limits_and_devices():
     assert found(case(changed("space", "disk", "/var/cache/ironserve", to=100))) == {"host-disk": "warning"}
     one = case(changed("space", "caches", to={"/srv/hf": False, "/srv/triton": True}))
-    assert found(one) == {"host-cache": "error"}
+    assert found(one) == {"host-cache": "warning"}
     assert texts(one, "host-cache") == ["/srv/hf: user ironserve may not write there"]
     low = changed("space", "memlock", to={"hard": "8388608", "can_raise": False})
     assert found(case(low)) == {"host-memlock": "warning"}
@@ -419,6 +429,7 @@ def test_space_caches_limits_and_devices():
     denied = case(changed("user", "denied_devices", to=["/dev/nvidia0"]))
     assert found(denied) == {"host-device": "error"}
     assert texts(denied, "host-device") == ["devices: user ironserve may not use /dev/nvidia0"]
+    assert found(case(denied.facts, gpus=["GPU-1"])) == {}
 
 
 def test_derived_ports_that_others_hold_or_are_to_take():
