@@ -175,7 +175,8 @@ def _integer(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterat
     if not whole:
         yield setting.found("nccl-value", f'"{text}" is no whole number: NCCL makes {number} of it without a word')
         return
-    if text.lstrip("+-").isdigit() and int(text) != number:
+    digits = text.strip().lstrip("+-")
+    if digits.isdigit() and (digits.lstrip("0") or "0") != str(abs(number)):
         yield setting.found("nccl-value", f'"{text}" begins with 0 and counts as octal: NCCL makes {number} of it')
         return
     older = entry.get("range_before")
@@ -191,11 +192,9 @@ def _integer(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterat
     else:
         return
     of_version = f" of NCCL {version}" if older and before(version, older["before"]) else ""
-    severity = "warning" if not entry.get("severity") else entry["severity"]
-    text = (
-        f"{number}{' ' + unit if unit else ''} {wanted}{of_version}: {entry.get('outside', 'NCCL does not check it')}"
-    )
-    yield setting.found("nccl-range", text, severity)
+    what = f"{number} {unit}".strip()
+    text = f"{what} {wanted}{of_version}: {entry.get('outside', 'NCCL does not check it')}"
+    yield setting.found("nccl-range", text, entry.get("severity", ""))
 
 
 def _level(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterator[Found]:
@@ -240,7 +239,10 @@ def _words(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterator
 
 def _functions(setting: Setting, entry: Mapping[str, Any], version: str) -> Iterator[Found]:
     found = allowed(setting.value, _of_version(entry, version), entry["functions"])
-    if isinstance(found, str):
+    since = entry["functions_since"]
+    if re.search("[:;]", setting.value) and before(version, since):
+        yield setting.found("nccl-value", f"a list for each function is for NCCL {since} and newer: it is ignored")
+    elif isinstance(found, str):
         consequence = "NCCL ignores it" if before(version, "2.24") else "the initialisation of NCCL fails"
         yield setting.found("nccl-value", f"{found}: {consequence}")
 

@@ -12,6 +12,7 @@ OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 """The words for the numbers that levels were before NCCL 2.4.7; a larger number counts as the last (paths.cc)."""
 
 LONG_LONG = range(-(2**63), 2**63)
+DIGITS = len(str(2**63))
 NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
@@ -35,7 +36,7 @@ class Selection(NamedTuple):
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers of a version, ``2.28.9+cuda13.0`` as 2, 28, 9; none of a text without any."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
@@ -68,6 +69,8 @@ def as_number(text: str) -> tuple[int, bool] | None:
         return 0, False
     digits = found[2]
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    if base == 10 and len(digits) > DIGITS:
+        return None  # Python itself refuses very long ones
     number = int(digits, base) * (-1 if found[1] == "-" else 1)
     return (number, not text[found.end() :].strip()) if number in LONG_LONG else None
 

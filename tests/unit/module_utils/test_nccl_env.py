@@ -236,6 +236,7 @@ def test_a_value_that_nccl_turns_into_something_else_is_told_with_what_it_become
     [
         ("NCCL_P2P_LEVEL", "C2C", "2.25.1"),
         ("NCCL_ALGO", "PAT", "2.22.3"),
+        ("NCCL_PROTO", "AllReduce:LL", "2.23.4"),
         ("NCCL_DEBUG_SUBSYS", "ENV,DESTROY", "2.28.9"),
     ],
 )

@@ -27,6 +27,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
         ("512", (512, True)), ("-2", (-2, True)), ("+1", (1, True)), ("0x10", (16, True)), ("010", (8, True)),
         ("abc", (0, False)), ("8foo", (8, False)), ("16M", (16, False)), ("1.5", (1, False)), ("", (0, False)),
         ("5 ", (5, True)), (" 5", (5, True)), ("0x", (0, False)), ("9223372036854775808", None),
+        ("9" * 5000, None), ("0" * 5000, (0, True)), ("-9223372036854775808", (-(2**63), True)),
     ],
 )  # fmt: skip
 def test_a_number_is_what_c_makes_of_it(text, number):
