@@ -205,7 +205,7 @@ def _rank(rank: int, world: int, backend: str, sizes: Sequence[int], folder: Pat
     with (folder / f"rank-{rank}.jsonl").open("w", buffering=1) as file:
 
         def say(step: str, **more: Any) -> None:
-            file.write(json.dumps({"step": step, "pid": os.getpid(), "at": round(time.time(), 3), **more}) + "\n")
+            file.write(json.dumps({"step": step, "pid": os.getpid(), **more}) + "\n")
 
         say("start")
         torch = importlib.import_module("torch")

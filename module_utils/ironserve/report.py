@@ -42,8 +42,8 @@ def refusal(groups: Groups, file: str) -> str:
     """Why a deploy stops, in a line; the report stands above it."""
     rules = sorted({group["rule"] for group in groups if group["severity"] == "error" and not group["accepted"]})
     return (
-        f"nothing was touched: {', '.join(rules)} {'stands' if len(rules) == 1 else 'stand'} against it, see the report "
-        f"above (JSON: {file}). Mend what it says; -e accept=RULE,... overrules rules by name"
+        f"nothing was touched: {', '.join(rules)} {'stands' if len(rules) == 1 else 'stand'} against it, see the "
+        f"report above (JSON: {file}). Mend what it says; -e accept=RULE,... overrules rules by name"
     )
 
 

@@ -59,6 +59,7 @@ def test_rules_that_were_considered_are_one_table_for_hosts_that_are_alike():
 
 def test_why_a_deploy_stops_is_a_line_with_the_rules_that_nobody_accepted():
     groups = [group(), group(rule="host-acs"), group(rule="flag-unknown", accepted=True), group("warning", rule="x")]
-    assert refusal(groups, ".ironserve/preflight.json").startswith(
-        "nothing was touched: host-acs, nccl-value stand against it, see the report above (JSON: .ironserve/preflight.json)"
+    told = refusal(groups, "a.json")
+    assert told.startswith(
+        "nothing was touched: host-acs, nccl-value stand against it, see the report above (JSON: a.json)"
     )
