@@ -13,7 +13,7 @@ description:
     and variables this version has, which are deprecated, which nothing reads, and what values it takes.
   - The engine is imported as the service user, without network and GPU, in a unit that systemd ends after
     O(timeout_s). It is not started, and what serves meanwhile is left alone.
-  - Answers are kept below /var/cache/ironserve/flags by lock id and words of the flags. Asking again reads two files.
+  - Answers are kept below /opt/ironserve/flags by lock id and words of the flags. Asking again reads two files.
 options:
   releases:
     description: The releases, as the action C(resolve_release) returns them.

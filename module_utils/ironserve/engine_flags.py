@@ -7,24 +7,22 @@ the flags, so they are kept below :data:`CACHE` by lock id: ``<probe>-parser.jso
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import fcntl
 import hashlib
 import inspect
 import json
-import os
 import pwd
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import host, parser_probe
 from .flags import argv_of
 
-CACHE = Path("/var/cache/ironserve/flags")
+CACHE = Path("/opt/ironserve/flags")
+"""Beside the environments, and root's as they are."""
 HOME = "/var/cache/ironserve"
 
 TIMEOUT_S = 120.0
@@ -136,16 +134,15 @@ def cached(release: Mapping[str, Any], cache: Path = CACHE) -> Answer:
 
     Where they are not there it is ``unasked``, or ``pending`` without an environment whose parser could be asked.
     """
-    lock_id = release["lock"]["id"]
+    folder = cache / release["lock"]["id"]
     try:
-        with opened(cache, lock_id) as folder:
-            description, faults = _load(folder, _name("parser")), _load(folder, _name(digest(release["flags"])))
+        description, faults = _load(folder / _name("parser")), _load(folder / _name(digest(release["flags"])))
     except FileNotFoundError:
         if interpreter(release).exists():
             return no_answer("unasked", "its parser was not asked yet")
         return no_answer("pending", "its environment is not on the host yet")
     except (OSError, ValueError) as error:
-        return no_answer("failed", f"the cache {cache}/{lock_id} cannot be read, remove it: {error}")
+        return no_answer("failed", f"the cache {folder} cannot be read, remove it: {error}")
     return answer(description, faults, release)
 
 
@@ -181,25 +178,21 @@ def ask(
 
 
 def _fill(cache: Path, lock_id: str, releases: Sequence[Mapping[str, Any]], user: str, timeout_s: float) -> None:
-    """Ask the parser of a lock and keep what it says. The probe comes first: its unit makes the folder above."""
+    """Ask the parser of a lock and keep what it says, each file whole; what other versions of the probe said goes."""
+    folder = cache / lock_id
     asked = {digest(release["flags"]): groups(release["flags"]) for release in releases}
-    parser = _name("parser")
-    try:
-        with opened(cache, lock_id) as folder:
-            described = parser in _names(folder)
-    except FileNotFoundError:
-        described = False
+    parser = folder / _name("parser")
+    described = parser.exists()
     request = {"engine": releases[0]["engine"], "describe": not described, "asked": asked}
     told = probe(interpreter(releases[0]), request, user, timeout_s)
-    with opened(cache, lock_id, make=True) as folder:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        for old in _names(folder):
-            if not old.startswith(_probe_id()):
-                os.unlink(old, dir_fd=folder)
-        if not described:
-            _keep(folder, parser, told["description"])
-        for key, faults in told["faults"].items():
-            _keep(folder, _name(key), faults)
+    for old in folder.glob("*.json"):
+        if not old.name.startswith(_probe_id()):
+            old.unlink(missing_ok=True)
+    kept = {folder / _name(key): faults for key, faults in told["faults"].items()}
+    if not described:
+        kept[parser] = told["description"]
+    for file, content in kept.items():
+        host.write_text(file, json.dumps(content, separators=(",", ":")))
 
 
 def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
@@ -252,33 +245,6 @@ def _of_systemd(line: str) -> bool:
                             "Service runtime:", "CPU time consumed:", "Memory peak:", "Memory swap peak:"))  # fmt: skip
 
 
-@contextlib.contextmanager
-def opened(cache: Path, lock_id: str, make: bool = False) -> Iterator[int]:
-    """The folder of a lock, as an open descriptor.
-
-    The service user owns the folder above the cache and could put there whatever it likes: no link is followed, and a
-    folder of somebody else is refused. Raises FileNotFoundError and PermissionError.
-    """
-    folder = os.open(cache.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for name in (cache.name, lock_id):
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=folder)
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-            if os.fstat(folder).st_uid != os.geteuid():
-                raise PermissionError("it belongs to another user")
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _names(folder: int) -> list[str]:
-    return os.listdir(folder)
-
-
 def _probe_id() -> str:
     return _digest(inspect.getsource(parser_probe))
 
@@ -287,19 +253,5 @@ def _name(what: str) -> str:
     return f"{_probe_id()}-{what}.json"
 
 
-def _load(folder: int, name: str) -> Any:
-    content = host.read_foreign_bytes(Path(name), LARGEST, folder)
-    if content is None:
-        raise FileNotFoundError(name)
-    return json.loads(content)
-
-
-def _keep(folder: int, name: str, content: Any) -> None:
-    """Write a file of the cache as a whole or not at all; the caller holds the folder's lock."""
-    draft = f".{name}.new"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+def _load(file: Path) -> Any:
+    return json.loads(file.read_text())

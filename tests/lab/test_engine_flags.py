@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from deploys import ROOT, Fleet, standin_hosts
 from real_engines import SGLANG, VLLM, Engine, real_host
 
-CACHE = "/var/cache/ironserve/flags"
+CACHE = "/opt/ironserve/flags"
 ENVIRONMENTS = "/opt/ironserve/engines"
 HELD = f"{ENVIRONMENTS}/held"
 GO = "/run/go"
@@ -130,7 +130,7 @@ SEES = """
 import json, os, socket
 network = [name for _, name in socket.if_nameindex()]
 seen = {"user": os.getuid(), "network": network, "gpus": os.path.exists("/dev/nvidia0")}
-for name in ("/opt/ironserve/engines/new", "/var/cache/ironserve/flags/new", "/var/cache/ironserve/new"):
+for name in ("/opt/ironserve/engines/new", "/opt/ironserve/flags/new", "/var/cache/ironserve/new"):
     try:
         open(name, "w").close()
         seen[name] = True
@@ -151,7 +151,7 @@ def test_the_probe_is_the_service_users_and_sees_neither_network_nor_gpu(host):
         "network": ["lo"],
         "gpus": False,
         "/opt/ironserve/engines/new": False,
-        "/var/cache/ironserve/flags/new": False,
+        "/opt/ironserve/flags/new": False,
         "/var/cache/ironserve/new": True,
     }
 
@@ -172,7 +172,7 @@ def test_a_probe_that_is_killed_leaves_nothing(host, held):
         answer = asking.result()["main"]
     assert answer["state"] == "failed"
     assert "could not make the engine's parser" in answer["reason"]
-    assert "held" not in host.shell(f"ls {CACHE}").split()
+    assert "held" not in host.shell(f"ls {CACHE} || true").split()
     host.shell(f"touch {GO}")
     assert host.ask(held)["main"]["state"] == "known"
 
@@ -181,17 +181,7 @@ def test_a_probe_that_hangs_is_ended_in_time(host, held):
     answer = host.ask(held, timeout_s=1)["main"]
     assert (answer["state"], answer["reason"]) == ("failed", f"{HELD}/bin/python3 did not answer in 1 s")
     assert host.shell(PROBE) == ""
-    assert "held" not in host.shell(f"ls {CACHE}").split()
-
-
-def test_a_cache_that_is_not_roots_is_not_believed(host):
-    host.main({"tp-size": "2"})
-    host.shell(f"chown -R ironserve {CACHE}")
-    answer = host.main({"tp-size": "2"})
-    host.shell(f"rm -r {CACHE}")
-    assert answer["state"] == "failed"
-    assert answer["reason"].endswith("cannot be read, remove it: it belongs to another user")
-    assert host.main({"tp-size": "2"})["state"] == "known"
+    assert "held" not in host.shell(f"ls {CACHE} || true").split()
 
 
 class Real(NamedTuple):
