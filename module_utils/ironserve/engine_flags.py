@@ -204,7 +204,7 @@ def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
     seconds = f"{timeout_s:.0f}"
     limits = [
         f"User={user}", f"TimeoutStartSec={seconds}", f"RuntimeMaxSec={seconds}", "TimeoutStopSec=5", "Nice=19",
-        "LimitCORE=0", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
+        "LimitCORE=0", "NoNewPrivileges=yes", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
         "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
     ]  # fmt: skip
     variables = [

@@ -20,11 +20,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
 VLLM_PARSERS = ("vllm.utils.argparse_utils", "vllm.utils")
 VLLM_COMMANDS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
 """Modules of ``FlexibleArgumentParser`` and of ``make_arg_parser``, the newest place first: 0.32, and before."""
+
+VLLM_CUDA = "vllm.platforms.cuda.CudaPlatform"
 
 SAYS_DEPRECATED = re.compile(r"(?:--\S+ is )?\W*deprecated\b", re.IGNORECASE)
 """How the help of a deprecated flag begins. One that mentions a deprecated value of a flag says so further on."""
@@ -52,9 +54,28 @@ def make_parser(engine: str) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog="sglang serve")
         importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
         return parser
+    _have_platform()
     kind = _first(VLLM_PARSERS, "FlexibleArgumentParser")
     made: argparse.ArgumentParser = _first(VLLM_COMMANDS, "make_arg_parser")(kind(prog="vllm serve"))
     return made
+
+
+def _have_platform() -> None:
+    """Tell vLLM that it is on an NVIDIA GPU, where it finds no device at all.
+
+    The probe hides GPUs, and without any device vLLM makes no parser ("Failed to infer device type", 0.19 and 0.32).
+    """
+    plugins = importlib.import_module("vllm.platforms").builtin_platform_plugins
+    if not any(map(_finds, plugins.values())):
+        plugins["cuda"] = lambda: VLLM_CUDA
+
+
+def _finds(plugin: Callable[[], str | None]) -> bool:
+    """Whether a plugin finds its kind of device; one that fails finds none, as vLLM has it."""
+    try:
+        return plugin() is not None
+    except Exception:
+        return False
 
 
 def _first(modules: Sequence[str], name: str) -> Any:

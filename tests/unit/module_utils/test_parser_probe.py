@@ -91,8 +91,20 @@ def test_an_option_is_described_with_the_help_of_a_deprecated_one():
     assert (options["size"]["type"], options["model"]["required"]) == ("int", True)
 
 
-ENGINE = """
-import argparse, sys
+def answer_of(folder: Path, engine: str, files: dict[str, str], asked: list) -> tuple[dict, str]:
+    """What the probe answers with a package of these files, and what was said on stderr."""
+    for name, text in files.items():
+        file = folder / engine / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    request = json.dumps({"engine": engine, "describe": True, "asked": {"d": asked}})
+    source = Path(parser_probe.__file__).read_text()
+    script = f"{source}\nimport sys\nsys.path.insert(0, {str(folder)!r})\nmain({request!r})\n"
+    done = subprocess.run([sys.executable, "-I", "-"], input=script, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout), done.stderr
+
+
+SGLANG = """
 print("noise of an import")
 class ServerArgs:
     @staticmethod
@@ -103,16 +115,36 @@ class ServerArgs:
 
 
 def test_noise_of_imports_is_kept_out_of_the_answer(tmp_path):
-    package = tmp_path / "sglang" / "srt"
-    package.mkdir(parents=True)
-    (tmp_path / "sglang" / "__init__.py").write_text("__version__ = '9'\n")
-    (package / "server_args.py").write_text(ENGINE)
-    request = json.dumps({"engine": "sglang", "describe": True, "asked": {"d": [["size", ["--size", "x"]]]}})
-    source = Path(parser_probe.__file__).read_text()
-    script = f"{source}\nsys = __import__('sys'); sys.path.insert(0, {str(tmp_path)!r})\nmain({request!r})\n"
-    done = subprocess.run([sys.executable, "-I", "-"], input=script, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    assert "more noise" in done.stderr
+    files = {"__init__.py": "__version__ = '9'", "srt/server_args.py": SGLANG}
+    told, noise = answer_of(tmp_path, "sglang", files, [["size", ["--size", "x"]]])
+    assert "more noise" in noise
     assert told["faults"] == {"d": [{"flag": "size", "text": "argument --size: invalid int value: 'x'"}]}
     assert told["description"]["engine_version"] == "9"
     assert told["description"]["unread"] == ["size"]
+
+
+VLLM = {
+    "__init__.py": "__version__ = '9'",
+    "envs.py": "environment_variables = {'VLLM_X': 1}",
+    "platforms.py": "def fail():\n    raise OSError\n"
+    "builtin_platform_plugins = {'cuda': lambda: None, 'rocm': fail, 'cpu': lambda: FOUND}\n",
+    "utils.py": "import argparse\nclass FlexibleArgumentParser(argparse.ArgumentParser):\n    pass\n",
+    "entrypoints/openai/cli_args.py": """
+from vllm.platforms import builtin_platform_plugins
+def make_arg_parser(parser):
+    device = builtin_platform_plugins["cuda"]() or builtin_platform_plugins["cpu"]()
+    if device is None:
+        raise RuntimeError("Failed to infer device type")
+    parser.add_argument("--device", default=device)
+    return parser
+""",
+}
+
+
+@pytest.mark.parametrize(("found", "device"), [("None", "vllm.platforms.cuda.CudaPlatform"), ("'cpu'", "cpu")])
+def test_a_build_of_vllm_for_gpus_makes_its_parser_where_none_is_to_be_seen(tmp_path, found, device):
+    files = {**VLLM, "platforms.py": f"FOUND = {found}\n{VLLM['platforms.py']}"}
+    told, _ = answer_of(tmp_path, "vllm", files, [])
+    (option,) = told["description"]["options"]
+    assert option["default"] == device
+    assert "VLLM_X" in told["description"]["variables"]
