@@ -150,9 +150,13 @@ class Fleet:
         return int(self.shell(host, f"journalctl -u {UNIT} -o cat | grep -c '^Starting' || true"))
 
     def written(self, host: str) -> str:
-        """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched."""
+        """Everything that a deploy may write, with sizes and times: the same text means that nothing was touched.
+
+        What parsers answered is a cache, which judging fills.
+        """
         shown = r"-type d -printf '%p\n' -o -printf '%p %s %T@ %l\n'"
-        return self.shell(host, f"find {WRITTEN} {shown} 2>/dev/null | grep -v /var/log/ironserve/.*log | sort")
+        others = "grep -v -e /var/log/ironserve/.*log -e /opt/ironserve/flags"
+        return self.shell(host, f"find {WRITTEN} {shown} 2>/dev/null | {others} | sort")
 
     def complete(self, host: str, model: str = "tiny", port: int = 8000) -> dict[str, Any]:
         """A completion, asked on the host."""
