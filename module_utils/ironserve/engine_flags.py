@@ -204,8 +204,8 @@ def unit_argv(python: Path, user: str, timeout_s: float) -> list[str]:
     seconds = f"{timeout_s:.0f}"
     limits = [
         f"User={user}", f"TimeoutStartSec={seconds}", f"RuntimeMaxSec={seconds}", "TimeoutStopSec=5", "Nice=19",
-        "LimitCORE=0", "NoNewPrivileges=yes", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes", "ProtectSystem=strict",
-        "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
+        "LimitCORE=0", "NoNewPrivileges=yes", "PrivateNetwork=yes", "PrivateDevices=yes", "PrivateTmp=yes",
+        "ProtectSystem=strict", "CacheDirectory=ironserve", f"WorkingDirectory={HOME}",
     ]  # fmt: skip
     variables = [
         f"PATH={python.parent}:/usr/local/bin:/usr/bin:/bin", f"HOME={HOME}", "LC_ALL=C.UTF-8", "HF_HUB_OFFLINE=1",

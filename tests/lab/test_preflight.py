@@ -66,7 +66,7 @@ def test_flashinfer_for_an_mla_model_is_refused_in_one_line_and_triton_passes(fl
     assert refused.returncode == 2
     (line,) = set(errors(refused.stdout))
     assert line.startswith("error: profiles/flashinfer_nccl.yml: flags.attention-backend: ")
-    for word in ("FlashInfer", "MLA", "SM120", "[sglang-mla-flashinfer-sm120]"):
+    for word in ("FlashInfer", "MLA", "sm120", "[sglang-mla-flashinfer-sm120]"):
         assert word in line
     assert "hosts:  h1, h2" in refused.stdout
     assert "attention-backend: triton" in refused.stdout
@@ -82,7 +82,10 @@ def test_flashinfer_for_an_mla_model_is_refused_in_one_line_and_triton_passes(fl
 def test_a_deploy_stops_there_too_and_the_old_server_serves(fleet):
     refused = fleet.play("-e", "profile=flashinfer_nccl", check=False)
     assert refused.returncode == 2
-    assert "nothing was touched: 2 hosts judged: 1 error" in refused.stdout
+    assert "2 hosts judged: 1 error" in refused.stdout
+    said = " ".join(refused.stdout.split())
+    assert "nothing was touched: sglang-mla-flashinfer-sm120 stands against it, see the report above" in said
+    assert refused.stdout.count("with an MLA model on sm120 hung") == 1  # the report is printed once
     assert fleet.complete("h1")["usage"]["completion_tokens"] == 3
 
 
