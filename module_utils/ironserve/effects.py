@@ -222,7 +222,11 @@ def _items(value: Any, other: Any) -> list[Any]:
 
 
 def notes(found: Mapping[str, Any]) -> list[str]:
-    """What a person should know of what took effect, a line each; nothing where all is as the release says."""
+    """What a person should know of what took effect, a line each; nothing where all is as the release says.
+
+    ``nccl.settings`` has for each variable ``taken``, ``not read`` or ``other: VALUE``. What NCCL did not read it may
+    read later, or never need: that is no news.
+    """
     ranks = found.get("ranks", 0)
     lines = []
     for name, row in found.get("env", {}).items():
@@ -236,6 +240,9 @@ def notes(found: Mapping[str, Any]) -> list[str]:
         if not row["engine_chose"]:
             said, runs = _short(row["release"]), _short(row["runs"])
             lines.append(f"flag --{flag}: the release says {said}, and the server runs with {runs}")
+    for name, said in found.get("nccl", {}).get("settings", {}).items():
+        if said.startswith("other: "):
+            lines.append(f"variable {name}: NCCL itself took {said[len('other: ') :]}")
     if found.get("unreadable"):
         pids = ", ".join(map(str, found["unreadable"]))
         lines.append(f"the environment of {len(found['unreadable'])} of {ranks} ranks cannot be read back (pid {pids})")

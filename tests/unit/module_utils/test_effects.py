@@ -134,6 +134,11 @@ def test_what_a_release_leaves_to_the_engine_is_listed_and_is_no_fault():
     assert effects.notes(found) == []
 
 
+def test_what_nccl_took_otherwise_is_told_and_what_it_did_not_read_is_not():
+    settings = {"NCCL_PROTO": "taken", "NCCL_IB_HCA": "not read", "NCCL_BUFFSIZE": "other: 4194304"}
+    assert effects.notes({"nccl": {"settings": settings}}) == ["variable NCCL_BUFFSIZE: NCCL itself took 4194304"]
+
+
 def test_a_negated_flag_is_the_flag_that_is_off_and_what_the_server_does_not_say_is_not_judged():
     says = {"enable_prefix_caching": False, "attention_backend": None}
     flags = {"no-enable-prefix-caching": True, "attention-backend": "triton", "cuda-graph-max-bs": "8"}
