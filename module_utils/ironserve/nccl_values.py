@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from .problems import did_you_mean
 
 OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 """The words for the numbers that levels were before NCCL 2.4.7; a larger number counts as the last (paths.cc)."""
+
+NEARLY_NCCL = re.compile("N.CL|NC.L|NCC.|N.CCL|NC.CL|NCC.L")
+"""NCCL with a letter that was replaced or added; one that was lost leaves only letters of NCCL."""
+CLOSE = 0.8
+"""How alike (difflib's ratio) a name has to be to a known one: two edits in ten letters."""
 
 LONG_LONG = range(-(2**63), 2**63)
 DIGITS = len(str(2**63))
@@ -45,18 +51,20 @@ def before(version: str, other: str) -> bool:
     return () < release(version) < release(other)
 
 
-def misspelt(name: str, known: Container[str]) -> str:
+def misspelt(name: str, known: Collection[str]) -> str:
     """The variable that a name without ``NCCL_`` in front surely means; empty where it means none.
 
-    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``: the letters N, C and L in front, and the rest known.
+    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``: what is in front is nearly NCCL, and the whole is nearly
+    a known name.
     """
     letters = re.sub(r"[-_ ]+", "_", name.strip().upper())
     prefix, _, rest = letters.partition("_")
     if letters.startswith("NCCL") and prefix != "NCCL":
         rest = letters[len("NCCL") :]
-    elif not (prefix.startswith("N") and set(prefix) <= set("NCL")):
+    elif not (prefix.startswith("N") and (set(prefix) <= set("NCL") or NEARLY_NCCL.fullmatch(prefix))):
         return ""
-    return f"NCCL_{rest}" if f"NCCL_{rest}" in known else ""
+    meant = f"NCCL_{rest}"
+    return meant if meant in known else next(iter(difflib.get_close_matches(meant, known, 1, CLOSE)), "")
 
 
 def as_number(text: str) -> tuple[int, bool] | None:

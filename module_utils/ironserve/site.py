@@ -43,6 +43,16 @@ VARIABLES: dict[str, Key] = {
         keys={
             "gpu_count": Key("int", "GPUs a host", required=True, low=0, high=64),
             "gpu_family": Key("str", "sm90, sm100, sm120; none on a host without GPUs", required=True),
+            "interconnect": Key(
+                "str",
+                "how GPUs reach each other: checked where it is said",
+                choices=("nvlink", "switch", "mixed", "direct"),
+            ),
+            "acs": Key(
+                "str",
+                "strict: PCIe bridges that redirect peer to peer are an error whatever a profile says",
+                choices=("strict",),
+            ),
             "driver": Key("str", 'version of the driver that drift is told against: ">=580", "==595.58.03" or "580"'),
             "kernel": Key(
                 "str", 'release of the kernel that drift is told against: ">=6.17", or how it begins, "6.17"'
