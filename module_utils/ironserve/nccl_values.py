@@ -54,7 +54,7 @@ def before(version: str, other: str) -> bool:
 def misspelt(name: str, known: Collection[str]) -> str:
     """The variable that a name without ``NCCL_`` in front surely means; empty where it means none.
 
-    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``: what is in front is nearly NCCL, and the whole is nearly
+    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``: what is in front is nearly NCCL, the whole nearly
     a known name.
     """
     letters = re.sub(r"[-_ ]+", "_", name.strip().upper())
