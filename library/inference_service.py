@@ -157,6 +157,8 @@ took_effect:
     - C(argv) has the flags with which the server says that it runs otherwise, each with C(release), C(runs) and
       C(engine_chose), which is true where the release leaves it to the engine. C(argv_source) is C(server_info), C(log)
       or empty where the server said nothing.
+    - C(nccl), where NCCL_DEBUG is set, has NCCL's C(version) and what it says itself of each of its variables in
+      C(settings), which is C(taken), C(not read) or C(other) with the value.
     - C(notes) says in lines what a person should know of it; each is a warning of the task, too.
   returned: verdict is ready
   type: dict

@@ -212,6 +212,8 @@ class Gate:
             release["model"]["path"], release["model"]["served_name"], release["address"], release["port"]
         )
         found["argv"] = effects.arguments({**release["flags"], **served}, says, engine.ARGUMENT_NAMES)
+        if "NCCL_DEBUG" in self._env():
+            found["nccl"] = running.nccl(self._env(), self.log)
         found["notes"] = effects.notes(found)
         hidden: dict[str, Any] = rewrite(found, functools.partial(redact, secret_texts=self.secrets))
         return hidden

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import effects, host, processes, vitals
+from . import effects, host, nccl_log, processes, vitals
 from .processes import PROC, read_file
 from .ranks import Member, ranks_among, titled
 
@@ -65,6 +65,12 @@ def arguments(release: Mapping[str, Any], engine: ModuleType, key: str, log: Pat
             break
     found = effects.arguments_in(beginning(log), engine.ARGUMENTS_LINE)
     return found, "log" if found else ""
+
+
+def nccl(env: Mapping[str, str], log: Path) -> dict[str, Any]:
+    """``version`` and ``settings`` as NCCL tells them where NCCL_DEBUG has it talk, see ``nccl_log.took_effect``."""
+    lines = beginning(log).splitlines()
+    return {"version": nccl_log.parse(lines).version, "settings": nccl_log.took_effect(env, lines)}
 
 
 def beginning(log: Path) -> str:
