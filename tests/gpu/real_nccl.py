@@ -4,8 +4,8 @@
 usage: real_nccl.py FOLDER [GPUS]     (2 by default; needs PyTorch and free GPUs, nothing else)
 
 It runs what the module nccl_proof runs (module_utils/ironserve/all_reduce.py), without Ansible and systemd, and reads
-NCCL's own lines as the gate does. FOLDER gets nccl.json and the whole output of each run; docs/evidence/nccl.md has what
-came of it.
+NCCL's own lines as the gate does. FOLDER gets nccl.json and the whole output of each run; docs/evidence/nccl.md tells
+what came of it.
 """
 
 from __future__ import annotations
