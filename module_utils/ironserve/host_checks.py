@@ -304,6 +304,23 @@ def proposed_nccl(facts: Mapping[str, Any], chosen: Members, blocked: bool = Fal
     return {"variables": {"NCCL_P2P_LEVEL": level}, "why": why}
 
 
+WAYS = {
+    "nvlink": "all over NVLink", "mixed": "some over NVLink, others over PCIe",
+    "switch": "over PCIe, some behind one switch", "direct": "over PCIe, each at the CPU",
+}  # fmt: skip
+
+
+def check_topology(case: Case) -> Iterator[Found]:
+    """What lies between the GPUs of the release, for whoever reads a preflight."""
+    found, nodes = members(case), case.facts.get("numa", {}).get("of_gpu", {})
+    way = WAYS.get(topology.interconnect(found.links), "")
+    if way:
+        named = sorted({nodes[bus] for bus in found.buses if nodes.get(bus, -1) >= 0})
+        numa = f", on NUMA node{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}" if named else ""
+        text = f"{len(found.gpus)} GPUs reach each other {way} ({', '.join(sorted(set(found.links)))}){numa}"
+        yield Found("host-topology", host_of(case), "topology", text)
+
+
 def check_nccl(case: Case) -> Iterator[Found]:
     """How the release's variables differ from what the topology suggests."""
     if not peers_over_pcie(case):
@@ -414,8 +431,8 @@ def check_unread(case: Case) -> Iterator[Found]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_driver, check_declared, check_gpus, check_links, check_xids, check_p2p, check_nccl, check_build, check_space,
-    check_user, check_ports, check_unread,
+    check_driver, check_declared, check_gpus, check_links, check_xids, check_p2p, check_topology, check_nccl,
+    check_build, check_space, check_user, check_ports, check_unread,
 )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def gather(
         "kernel": functools.partial(read_kernel, place),
         "numa": functools.partial(read_numa, place),
         "network": functools.partial(read_network, place),
-        "nccl": functools.partial(read_nccl, releases, place),
+        "nccl": functools.partial(read_nccl, releases, user, place),
         "space": functools.partial(read_space, place),
         "ports": functools.partial(read_ports, releases, place),
         "service user": functools.partial(read_as_user, releases, user, place),
@@ -207,12 +207,21 @@ def read_network(place: Place) -> Iterator[Piece]:
     yield "network", "hostname_addresses", addresses
 
 
-def read_nccl(releases: Iterable[Mapping[str, Any]], place: Place) -> Iterator[Piece]:
-    """The files of variables that NCCL would read in these servers; what is not there is not in the list."""
+NCCL_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
+"""Variables that name a file which has to be there."""
+
+
+def read_nccl(releases: Iterable[Mapping[str, Any]], user: str, place: Place) -> Iterator[Piece]:
+    """The files of variables that NCCL would read in these servers, and whether it could read others that they name.
+
+    A file of variables that is not there is not in the list.
+    """
     named = [Path(release["env"]["NCCL_CONF_FILE"]) for release in releases if "NCCL_CONF_FILE" in release["env"]]
     files = [place.etc / "nccl.conf", place.home / ".nccl.conf", *named]
     texts = {str(file): host.read_foreign(file) for file in files if file.is_absolute()}
     yield "nccl", "conf_files", {path: text for path, text in texts.items() if text is not None}
+    others = {release["env"][name] for release in releases for name in NCCL_FILES if name in release["env"]}
+    yield "nccl", "files", {path: host.can_read(user, Path(path)) for path in sorted(others) if path.startswith("/")}
 
 
 def read_space(place: Place) -> Iterator[Piece]:

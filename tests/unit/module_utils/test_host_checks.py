@@ -80,8 +80,9 @@ def case(facts: dict | None = None, hardware: dict | None = None, packages: dict
 
 
 def found(one: Case) -> dict[str, str]:
-    """What a person is told: the severity of each rule that found something."""
-    return {finding["rule"]: finding["severity"] for finding in judge(one, [host_checks.check], CATALOGUE)}
+    """What a person is told: the severity of each rule that found something, but for what only describes the host."""
+    findings = judge(one, [host_checks.check], CATALOGUE)
+    return {finding["rule"]: finding["severity"] for finding in findings if finding["rule"] != "host-topology"}
 
 
 def texts(one: Case, rule: str) -> list[str]:
@@ -342,6 +343,19 @@ def test_notes_for_gpus_without_nvlink():
         "host-iommu": "warning", "host-hmm": "note", "host-pcie-power": "note", "host-nccl-proposal": "note"
     }  # fmt: skip
     assert "pcie_port_pm=off" in texts(case(facts), "host-pcie-power")[0]
+
+
+@pytest.mark.parametrize(
+    ("link", "way"),
+    [("NV18", "all over NVLink (NV18)"), ("PIX", "over PCIe, some behind one switch (PIX)"),
+     ("NODE", "over PCIe, each at the CPU (NODE)")],
+)  # fmt: skip
+def test_a_preflight_tells_what_lies_between_the_gpus(link, way):
+    table = [["X" if one == other else link for other in range(8)] for one in range(8)]
+    one = case(changed("gpus", "topology", to=table))
+    buses = [gpu["bus_id"] for gpu in one.facts["gpus"]["gpus"]]
+    facts = {**one.facts, "numa": {"nodes": 2, "of_gpu": {bus: place // 4 for place, bus in enumerate(buses)}}}
+    assert texts(case(facts), "host-topology") == [f"topology: 8 GPUs reach each other {way}, on NUMA nodes 0, 1"]
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,12 @@ def test_the_network(place):
 def test_files_that_nccl_reads(place, tmp_path):
     write(place.etc / "nccl.conf", "NCCL_PROTO=LL\n")
     write(tmp_path / "own.conf", "NCCL_ALGO=Ring\n")
-    release = {**RELEASE, "env": {"NCCL_CONF_FILE": str(tmp_path / "own.conf")}}
-    assert told(host_facts.read_nccl([release], place))["nccl"]["conf_files"] == {
-        str(place.etc / "nccl.conf"): "NCCL_PROTO=LL\n", str(tmp_path / "own.conf"): "NCCL_ALGO=Ring\n"
-    }  # fmt: skip
+    graph = {"NCCL_GRAPH_FILE": str(tmp_path / "own.conf"), "NCCL_TOPO_FILE": "/no/such.xml"}
+    release = {**RELEASE, "env": {"NCCL_CONF_FILE": str(tmp_path / "own.conf"), **graph}}
+    assert told(host_facts.read_nccl([release], "root", place))["nccl"] == {
+        "conf_files": {str(place.etc / "nccl.conf"): "NCCL_PROTO=LL\n", str(tmp_path / "own.conf"): "NCCL_ALGO=Ring\n"},
+        "files": {str(tmp_path / "own.conf"): True, "/no/such.xml": False},
+    }
 
 
 @pytest.mark.parametrize(
