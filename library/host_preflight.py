@@ -133,10 +133,8 @@ holders:
     leftover: {type: bool, description: "Left behind on GPUs by an engine; M(gpu_cleanup) ends it, nothing refuses it."}
 """
 
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.ironserve import engine_flags, host_facts, model_config, nvml
+from ansible.module_utils.ironserve import engine_flags, host_facts, nvml
 from ansible.module_utils.ironserve.preflight import Inventory, check_host
 from ansible.module_utils.ironserve.problems import Problems
 
@@ -170,7 +168,6 @@ def main() -> None:
     gpus = host_facts.told_of(reading, inventory.driver_timeout_s) if reading else None
     facts = {
         **host_facts.gather(releases, user, gpus),
-        "models": {release["service"]: model_config.read(Path(release["model"]["path"])) for release in releases},
         "flags": {release["service"]: engine_flags.cached(release) for release in releases},
     }
     module.exit_json(changed=False, problems=problems.found, holders=holders, facts=facts)

@@ -127,9 +127,10 @@ def parse(text: str) -> list[dict[str, Any]]:
     """The steps of a rank; a line that is not whole yet, or no step at all, is left out."""
     steps = []
     for line in text.splitlines():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
             step = json.loads(line)
-            if isinstance(step, dict) and isinstance(step.get("step"), str):
+            numbers = [value for key, value in step.items() if key not in ("step", "nccl", "torch")]
+            if isinstance(step["step"], str) and all(isinstance(value, (int, float)) for value in numbers):
                 steps.append(step)
     return steps
 

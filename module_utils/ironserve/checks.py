@@ -11,12 +11,12 @@ from . import findings, flag_checks, host_checks, knowledge, lock, model_fit, nc
 from .findings import Case, Check, Found
 
 
-def all_checks(root: Path) -> list[Check]:
-    """Every check, with what is known of NCCL and the rules of the checkout ``root``."""
+def all_checks(root: Path, known: Sequence[Mapping[str, Any]] | None = None) -> list[Check]:
+    """Every check, with what is known in the checkout ``root``; ``known``: its rules, where they were read already."""
     return [
         flag_checks.flag_check(knowledge.engines(root)),
         nccl_env.checks(knowledge.nccl(root)),
-        functools.partial(rules.check, rules=knowledge.rules(root)),
+        functools.partial(rules.check, rules=knowledge.rules(root) if known is None else known),
         host_checks.check,
         model_fit.check,
     ]
@@ -41,7 +41,8 @@ def judge_host(
             ``accept``, the names of rules that are overruled.
         root: the checkout.
     """
-    catalogue, known, checks = knowledge.catalogue(root), knowledge.rules(root), all_checks(root)
+    known = knowledge.rules(root)
+    catalogue, checks = knowledge.catalogue(root, known), all_checks(root, known)
     overruled, _ = findings.parse_accept(str(controller.get("accept") or ""), catalogue)
     found = [findings.told(one, host, "", catalogue) for one in _problems(seen["problems"])]
     considered, taken = {}, []

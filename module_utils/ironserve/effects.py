@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .holders import mask
 from .readback import words
 from .secrets import MASK
 from .symptoms import RANK, SECRET_NAME
@@ -27,7 +28,11 @@ LEFT_TO_THE_ENGINE = "auto"
 SHOWN = 100
 """Characters of a value in a note."""
 
-_PIECE = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[(\[{]|[)\]}]|,|[^'"()\[\]{},]+""")
+LINE_CHARS = 1 << 17
+"""Of the line with all arguments: SGLang's has 19,000."""
+
+# Text in quotes that nobody closed goes on to the end, so that each character is looked at once.
+_PIECE = re.compile(r"""'(?:\\.|[^'\\])*\\?(?:'|\Z)|"(?:\\.|[^"\\])*\\?(?:"|\Z)|[(\[{]|[)\]}]|,|[^'"()\[\]{},]+""")
 _NAME = re.compile(r"""\s*(?:(['"])(?P<key>\w+)\1\s*:|(?P<name>\w+)\s*=)(?P<value>.*)""", re.DOTALL)
 _NUMBER = re.compile(r"(?P<digits>-?\d+(?:\.\d+)?)(?P<unit>[kmgtKMGT]?)")
 _UNITS = {
@@ -100,7 +105,7 @@ def _has(name: str, wanted: str, value: str | None) -> bool:
 
 
 def _masked(name: str, value: str | None) -> str | None:
-    return MASK if value and SECRET_NAME.search(name) else value
+    return MASK if value and SECRET_NAME.search(name) else value and mask(value)
 
 
 def _told(values: Iterable[str | None]) -> str | None:
@@ -122,7 +127,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
         if match:
             try:
                 found[match["key"] or match["name"]] = ast.literal_eval(match["value"].strip())
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 continue
     return found
 
@@ -150,7 +155,7 @@ def arguments_in(log: str, line: str) -> dict[str, Any]:
         line: regular expression of what stands before them, see ``ARGUMENTS_LINE`` in ``engines/``.
     """
     *_, last = (None, *re.finditer(line, log))
-    return parse_arguments(log[last.end() :].partition("\n")[0]) if last else {}
+    return parse_arguments(log[last.end() : last.end() + LINE_CHARS].partition("\n")[0]) if last else {}
 
 
 def arguments(

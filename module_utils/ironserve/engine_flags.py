@@ -7,7 +7,6 @@ the flags, so they are kept below :data:`CACHE` by lock id: ``<probe>-parser.jso
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import json
@@ -20,6 +19,7 @@ from typing import Any
 
 from . import host, parser_probe
 from .flags import argv_of
+from .problems import closest, typo_of
 
 CACHE = Path("/opt/ironserve/flags")
 """Beside the environments, and root's as they are."""
@@ -32,9 +32,9 @@ LARGEST = 8 << 20
 """Bytes of a file of the cache; the description of SGLang 0.5.23 has 0.2 MiB."""
 
 CLOSE_FLAG = 0.7
-CLOSE_VARIABLE = 0.85
-"""How alike (difflib's ratio) a name has to be to a known one: two edits in eight letters for flags; for variables,
-where a program may read names that nobody listed, two edits in fourteen."""
+"""How alike (difflib's ratio) a flag has to be to a known one: two edits in eight letters."""
+SHORTEST = 8
+"""A shorter name of a variable is too easily like another one: TMPDIR and TEMP_DIR are two."""
 
 NCCL = re.compile(r"NCCL_")
 """Names that have a check of their own."""
@@ -102,8 +102,8 @@ def answer(description: Mapping[str, Any], faults: Iterable[Mapping[str, str]], 
 def unknown_variables(description: Mapping[str, Any], env: Iterable[str]) -> list[dict[str, str]]:
     """Variables that nothing reads, each ``name`` and ``suggestion``.
 
-    Those with the engine's prefix are known or not. Of others only one that is nearly a known name is told, and not
-    where the two differ in their digits only.
+    Those with the engine's prefix are known or not. Of others, which any library may read, only one that is a known
+    name with a typo or two is told, and not where the two differ in their digits only.
     """
     known = set(description["variables"])
     own = parser_probe.OWN_VARIABLES[description["engine"]]
@@ -111,16 +111,13 @@ def unknown_variables(description: Mapping[str, Any], env: Iterable[str]) -> lis
     for name in env:
         if name in known or NCCL.match(name):
             continue
-        near = closest(name, known, CLOSE_VARIABLE)
-        alike = re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", near)
-        if own.fullmatch(name) or (near and not alike):
+        if own.fullmatch(name):
+            found.append({"name": name, "suggestion": closest(name, known, CLOSE_FLAG)})
+            continue
+        near = typo_of(name, known) if len(name) >= SHORTEST else ""
+        if near and re.sub(r"\d+", "0", name) != re.sub(r"\d+", "0", near):
             found.append({"name": name, "suggestion": near})
     return found
-
-
-def closest(word: str, known: Iterable[str], cutoff: float) -> str:
-    """The known name that is most like the word; empty where none is."""
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)), "")
 
 
 def no_answer(state: str, reason: str) -> Answer:
@@ -185,10 +182,14 @@ def _fill(cache: Path, lock_id: str, releases: Sequence[Mapping[str, Any]], user
     described = parser.exists()
     request = {"engine": releases[0]["engine"], "describe": not described, "asked": asked}
     told = probe(interpreter(releases[0]), request, user, timeout_s)
+    if not isinstance(told.get("faults"), dict) or not (described or isinstance(told.get("description"), dict)):
+        raise ProbeError(f"{interpreter(releases[0])} answered something else than it was asked")
     for old in folder.glob("*.json"):
         if not old.name.startswith(_probe_id()):
             old.unlink(missing_ok=True)
-    kept = {folder / _name(key): faults for key, faults in told["faults"].items()}
+    kept = {
+        folder / _name(key): told["faults"].get(key, []) for key in asked
+    }  # names of files are ours, whatever it says
     if not described:
         kept[parser] = told["description"]
     for file, content in kept.items():
@@ -232,8 +233,8 @@ def probe(python: Path, request: Mapping[str, Any], user: str, timeout_s: float)
     if "result: timeout" in done.err:
         raise ProbeError(f"{python} did not answer in {timeout_s:.0f} s")
     try:
-        told: dict[str, Any] = json.loads(done.out)
-    except ValueError:
+        told: dict[str, Any] = dict(json.loads(done.out[:LARGEST]))
+    except (ValueError, TypeError):
         said = [line.strip() for line in done.err.splitlines() if line.strip() and not _of_systemd(line)]
         ended = "; ".join(said[-2:]) or f"it ended with status {done.rc} and said nothing"
         raise ProbeError(f"{python} could not make the engine's parser: {ended}") from None

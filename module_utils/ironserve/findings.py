@@ -7,7 +7,7 @@ data themselves. Both together are the catalogue, by rule id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 
@@ -131,9 +131,18 @@ def judge(
     ``rule severity host service where key text why do source[] accepted``. ``accept`` names rules that a person
     overrules: what they find stops nothing.
     """
-    found = dict.fromkeys(found for check in checks for found in check(case))
+    found = dict.fromkeys(found for check in checks for found in _what_is_found(check, case))
     findings = [told(one, case.host, case.release["service"], catalogue, accept) for one in found]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding["severity"]))
+
+
+def _what_is_found(check: Check, case: Case) -> Iterator[Found]:
+    """What a check finds. One that does not know what to do with a case refuses nothing, and says so."""
+    try:
+        yield from check(case)
+    except Exception as error:
+        name = getattr(check, "__name__", "") or repr(check)
+        yield Found("check-failed", f"host {case.host}", "", f"{name} ended with {type(error).__name__}: {error}")
 
 
 def told(
@@ -152,6 +161,7 @@ def told(
         "why": known["why"],
         "do": found.do or known["do"],
         "source": list(known.get("source", [])),
+        "overrulable": known.get("overrulable", True),
         "accepted": found.rule in accept and known.get("overrulable", True),
     }
 

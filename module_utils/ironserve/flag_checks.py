@@ -16,7 +16,7 @@ from .findings import Case, Check, Found
 NAMES = {"sglang": "SGLang", "vllm": "vLLM"}
 
 Known = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Of one engine: ``renamed``, ``removed``, ``fork_only`` and ``variables``, each by name.
+"""Of one engine: ``renamed``, ``removed``, ``fork_only``, ``variables`` and ``ranges``, each by name.
 
 ``last`` of an entry is the last version that is known to have it.
 """
@@ -26,6 +26,7 @@ def flag_check(engines: Mapping[str, Known]) -> Check:
     """The check of flags and variables; ``engines`` is ``knowledge/engines/`` by engine."""
 
     def check(case: Case) -> Iterator[Found]:
+        yield from _ranges(case, engines.get(case.engine, {}).get("ranges", {}))
         answers = case.facts.get("flags") or {}
         answer = answers.get(case.release["service"])
         if answer is None:
@@ -38,6 +39,23 @@ def flag_check(engines: Mapping[str, Known]) -> Check:
         yield from _variables(case, answer, engines.get(case.engine, {}))
 
     return check
+
+
+def _ranges(case: Case, ranges: Mapping[str, Mapping[str, float]]) -> Iterator[Found]:
+    """Numbers out of their bounds; what is no number is the parser's to judge."""
+    for flag, bounds in ranges.items():
+        try:
+            number = float(str(case.flags[flag]))
+        except (KeyError, ValueError):
+            continue
+        above, least, most = (bounds.get(name) for name in ("above", "least", "most"))
+        wrong = [
+            f"is not more than {above}" if above is not None and number <= above else "",
+            f"is less than {least}" if least is not None and number < least else "",
+            f"is more than {most}" if most is not None and number > most else "",
+        ]
+        for text in filter(None, wrong):
+            yield Found("flag-range", *case.place_of_flag(flag), f"{case.flags[flag]} {text}")
 
 
 def _unverified(case: Case, answer: Mapping[str, Any]) -> Found:

@@ -209,7 +209,7 @@ def _owner_of_path(path: str) -> Owner:
             return Owner("process", unit, uid)
         return Owner("user_unit" if rest[1].endswith(".service") else "process", rest[1], uid)
     if unit.startswith("ironserve-"):
-        return Owner("service", unit)
+        return Owner("service", unit.replace("ironserve-proof_", "ironserve-"))  # a proof of a service is its own
     if unit == "init.scope" or not (unit.endswith(".scope") or CARRIERS.match(unit)):
         return Owner("unit", unit)
     return Owner("process", unit)

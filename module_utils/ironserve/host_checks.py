@@ -13,6 +13,7 @@ from . import kernel, pci, ranks, topology
 from .engines import ENGINES
 from .findings import Case, Check, Found
 from .gpus import explain_failure
+from .nccl_values import OLD_LEVELS
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 """The least driver for a CUDA major, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
@@ -230,12 +231,12 @@ def check_p2p(case: Case) -> Iterator[Found]:
     where, off = host_of(case), p2p_is_off(case)
     facts = case.facts.get("kernel", {})
     translating = facts.get("iommu", {}).get("translating")
-    bridges = redirecting(case)
+    bridges, direct = redirecting(case), may_use_p2p(case)
     if bridges:
         shown = ", ".join(f"{bridge['bus_id']} ({bridge['kind'].replace('_', ' ')})" for bridge in bridges)
         text = f"{len(bridges)} bridges between its GPUs redirect what these send each other: {shown}"
-        yield Found("host-acs", where, "PCI", text, acs_severity(case, translating), acs_advice(case, bridges))
-    if translating and not off:
+        yield Found("host-acs", where, "PCI", text, acs_severity(case, translating, bridges), acs_advice(case, bridges))
+    if translating and direct:
         yield Found("host-iommu", where, "IOMMU", "it translates addresses, and these GPUs are to talk over PCIe")
     modules = facts.get("modules", {})
     if modules.get("nvidia_uvm", {}).get("uvm_disable_hmm") in ("N", "0") and not off:
@@ -261,13 +262,39 @@ def redirecting(case: Case) -> list[Mapping[str, Any]]:
     return [one for one in facts.get("bridges", []) if one["bus_id"] in on_the_way and pci.redirects(one["acs"])]
 
 
-def acs_severity(case: Case, translating: bool | None) -> str:
-    """An error, as strict sites want it always; with P2P off worth knowing, without an IOMMU slow rather than stuck."""
+LEVEL_OF = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
+"""NCCL's word for the farthest way that each kind of link is; it does not tell NODE from PHB (paths.cc)."""
+
+
+def may_use_p2p(case: Case) -> bool:
+    """Whether NCCL would let GPUs of the release that are not joined by NVLink reach each other's memory.
+
+    By itself it does up to PXB, and between two GPUs at a CPU of AMD's at any distance; NCCL_P2P_LEVEL says otherwise.
+    """
+    if p2p_is_off(case):
+        return False
+    found = members(case)
+    ways = [LEVEL_OF[link] for link in found.links if link in LEVEL_OF]
+    two = len(found.gpus) == 2 and case.facts.get("kernel", {}).get("cpu_vendor", "AuthenticAMD") == "AuthenticAMD"
+    level = case.env.get("NCCL_P2P_LEVEL") or ("SYS" if two else "PXB")
+    word = OLD_LEVELS[min(int(level), len(OLD_LEVELS) - 1)] if level.isdecimal() else level
+    if word not in topology.DISTANCES:
+        return word not in ("LOC", "NVL", "NVB", "C2C")  # P2C and PXN are beyond PXB; what is no level NCCL ignores
+    return any(topology.DISTANCES.index(way) <= topology.DISTANCES.index(word) for way in ways)
+
+
+def acs_severity(case: Case, translating: bool | None, bridges: Sequence[Mapping[str, Any]]) -> str:
+    """An error where GPUs are to reach each other through these bridges; strict sites want it always.
+
+    With P2P off it is worth knowing; where NCCL goes through host memory, or no IOMMU translates, a person should look.
+    Who has switches has them for P2P.
+    """
     if case.hardware.get("acs") == STRICT:
         return "error"
     if p2p_is_off(case):
         return "note"
-    return "warning" if translating is False else "error"
+    switched = any(bridge["kind"] == "downstream" for bridge in bridges)
+    return "error" if translating is not False and (switched or may_use_p2p(case)) else "warning"
 
 
 def acs_advice(case: Case, bridges: Sequence[Mapping[str, Any]]) -> str:
@@ -373,9 +400,12 @@ def check_space(case: Case) -> Iterator[Found]:
     buffer, channels = (number(case.env.get(name), otherwise) for name, otherwise in
                         (("NCCL_BUFFSIZE", BUFFER_BYTES), ("NCCL_MAX_NCHANNELS", CHANNELS)))  # fmt: skip
     needed = count * channels * buffer >> 20
-    free = facts.get("shm", {}).get("free_mib")
-    if free is not None and count > 1 and wants_gpus(case) and free < needed:
-        text = f"{free:,} MiB free; {count} ranks with {channels} channels of {buffer >> 20} MiB may share {needed:,}"
+    # All of it, not what is free: the server that runs has its own share until it stops, and cleanups remove leftovers.
+    total = facts.get("shm", {}).get("total_mib")
+    if total is not None and count > 1 and wants_gpus(case) and total < needed:
+        text = (
+            f"{total:,} MiB in all; {count} ranks with {channels} channels of {buffer >> 20} MiB may share {needed:,}"
+        )
         yield Found("host-shm", where, "shared memory", text)
     for path, least in (("/var/cache/ironserve", CACHE_MIB), ("/var/log/ironserve", LOG_MIB)):
         left = facts.get("disk", {}).get(path)

@@ -14,11 +14,12 @@ import os
 import pwd
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import evidence, host, kernel, nvml, pci, systemd
+from . import evidence, host, kernel, model_config, nvml, pci, systemd
 from .engines import ENGINES
 from .evidence import Part, Piece
 from .gpus import Reading, as_result
@@ -88,6 +89,7 @@ def gather(
         "nccl": functools.partial(read_nccl, releases, user, place),
         "space": functools.partial(read_space, place),
         "ports": functools.partial(read_ports, releases, place),
+        "models": functools.partial(read_models, releases),
         "service user": functools.partial(read_as_user, releases, user, place),
     }
     if gpus:
@@ -114,6 +116,12 @@ def told_of(reading: Reading, timeout_s: float) -> dict[str, Any]:
         "topology": [list(row) for row in reading.topology],
         "gpus": [as_result(gpu) for gpu in reading.gpus],
     }
+
+
+def read_models(releases: Iterable[Mapping[str, Any]]) -> Iterator[Piece]:
+    """What the files of each service's model say."""
+    for release in releases:
+        yield "models", release["service"], model_config.read(Path(release["model"]["path"]))
 
 
 def read_kernel(place: Place) -> Iterator[Piece]:
@@ -144,7 +152,7 @@ def read_kernel_log() -> Iterator[Piece]:
     try:
         done = host.run(["journalctl", *options, "--grep=NVRM: Xid"], COMMAND_S)
         text = done.out if done.rc == 0 or not done.err.strip() else _command("dmesg", "--time-format", "iso")
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         text = _command("dmesg", "--time-format", "iso")
     yield "kernel", "xid", kernel.parse_xids(text)
 

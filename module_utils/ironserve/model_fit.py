@@ -25,13 +25,19 @@ SGLang 0.5.23 works out for a GPU of more than 60 GiB (all but 10 GiB)."""
 CACHE_BYTES = {"fp8": 1, "int8": 1, "auto": 2, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2}
 """Bytes of a cached number by how its type begins."""
 
+UNKNOWN_SHARE = ("offload", "expert-parallel", "ep-size")
+"""Parts of names of flags with which a rank's share of the weights is no simple quotient."""
+
+FROM_SAFETENSORS = ("auto", "safetensors", "fastsafetensors", "instanttensor")
+"""Load formats that read the files which the index of safetensors names; others have files of their own."""
+
 TOLD = 3
 """Files that a message names; more do not help."""
 
 
 def check(case: Case) -> Iterator[Found]:
     """What is wrong with the model for this release: ``model-weights``, ``model-heads``, ``model-fit``."""
-    if case.flags.get("load-format") != "dummy":
+    if case.flags.get("load-format", "auto") in FROM_SAFETENSORS:
         yield from _weights(case)
     if case.flags.get("device") != "cpu":
         yield from _heads(case)
@@ -41,6 +47,10 @@ def check(case: Case) -> Iterator[Found]:
 def _weights(case: Case) -> Iterator[Found]:
     """Files that are missing, empty or pointers, and sizes that cannot be right."""
     found = case.model.get("weights") or {}
+    if error := case.model.get("error"):
+        yield Found("model-weights", *_model(case), f"what its files say could not be read: {error}", "warning")
+    if found.get("files") == 0 and not found.get("missing"):
+        yield Found("model-weights", *_model(case), "the folder has no file of weights")
     wrong = {
         "missing": found.get("missing"),
         "pointers of git-lfs, without what they point to": found.get("pointers"),
@@ -86,7 +96,9 @@ def _fit(case: Case) -> Iterator[Found]:
     """Weights, or the cache of one request of the longest context, that are larger than the memory meant for them."""
     weights, memory = _whole(case.model.get("weights_mib")), _whole(fact(case, "gpu_memory_mib"))
     ranks, stages = _whole(fact(case, "tensor_parallel")), _whole(fact(case, "pipeline_parallel"))
-    if not (weights and memory and ranks and stages) or any("offload" in flag for flag in case.flags):
+    if not (weights and memory and ranks and stages) or any(
+        word in flag for flag in case.flags for word in UNKNOWN_SHARE
+    ):
         return
     fraction = _fraction(case)
     share, meant = weights // (ranks * stages), int(memory * fraction)
@@ -152,7 +164,7 @@ def _attention_ranks(case: Case) -> int:
     engine = ENGINES[case.engine]
     if any(case.flags.get(name) is True for name in engine.DATA_PARALLEL_INSIDE):
         ranks //= _whole(_said(case, engine.PARALLEL_FLAGS[2]) or 1) or 1
-    return ranks
+    return ranks // (_whole(_said(case, engine.ATTENTION_DATA_PARALLEL)) or 1)
 
 
 def _context(case: Case) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,12 +25,15 @@ from .nccl_values import (
     misspelt,
     selection,
 )
-from .problems import did_you_mean
+from .problems import closest, did_you_mean
 
 Knowledge = Mapping[str, Any]
 """``variables.yml`` and ``names.yml`` of ``knowledge/nccl/`` in one mapping."""
 
 SYSTEM_CONF = "/etc/nccl.conf"
+
+CLOSE = 0.8
+"""How alike (difflib's ratio) an unknown name has to be to a known one: two edits in ten letters."""
 
 
 class Setting(NamedTuple):
@@ -110,7 +113,7 @@ def _name(setting: Setting, version: str, knowledge: Knowledge, plugin: bool) ->
     elif name in knowledge["torch_names"]:
         yield setting.found("nccl-deprecated", f"is PyTorch's, and now called {knowledge['torch_names'][name]}")
     elif name.startswith("NCCL_"):
-        if name.startswith(tuple(knowledge["plugin_prefixes"])):
+        if name in knowledge["of_others"] or name.startswith(tuple(knowledge["plugin_prefixes"])):
             return
         if name.strip() != name:
             yield setting.found("nccl-unknown", f'is called "{name}": NCCL trims no blanks, and never reads it')
@@ -121,9 +124,14 @@ def _name(setting: Setting, version: str, knowledge: Knowledge, plugin: bool) ->
         elif before(newest, version):
             yield setting.found("nccl-unknown", f"is no variable of NCCL's up to {newest}", "warning")
         else:
-            yield setting.found("nccl-unknown", f"is no variable of NCCL's{did_you_mean(name, known)}")
+            yield setting.found("nccl-unknown", f"is no variable of NCCL's{_meant(name, known)}")
     elif meant := misspelt(name, known):
         yield setting.found("nccl-misspelt", f'NCCL does not read "{name}" (did you mean "{meant}"?)')
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    meant = closest(name, known, CLOSE)
+    return f' (did you mean "{meant}"?)' if meant else ""
 
 
 def _age(setting: Setting, version: str, knowledge: Knowledge) -> Iterator[Found]:
@@ -139,9 +147,8 @@ def _age(setting: Setting, version: str, knowledge: Knowledge) -> Iterator[Found
         return
     deprecated = _entry(name, knowledge).get("deprecated")
     if deprecated and not before(version, deprecated["since"]):
-        yield setting.found(
-            "nccl-deprecated", f"is deprecated since NCCL {deprecated['since']}; use {deprecated['use']}"
-        )
+        instead = f"; use {deprecated['use']}" if "use" in deprecated else ""
+        yield setting.found("nccl-deprecated", f"is deprecated since NCCL {deprecated['since']}{instead}")
 
 
 def _entry(name: str, knowledge: Knowledge) -> Mapping[str, Any]:
@@ -422,7 +429,8 @@ def _interfaces(seen: View) -> Iterator[Found]:
             yield seen.found(name, "nccl-interface", f'"{text}" chooses no interface of the host; {has}')
     name, hcas = "NCCL_IB_HCA", network.get("hcas")
     text = seen.value(name)
-    if text and hcas is not None and not selection(text).chosen(hcas):
+    without = seen.is_on("NCCL_IB_DISABLE") or seen.value("NCCL_NET").casefold() == "socket"
+    if text and hcas is not None and not without and not selection(text).chosen(hcas):
         has = f"it has {', '.join(hcas)}" if hcas else "it has none"
         told = f'"{text}" chooses no InfiniBand or RoCE device of the host; {has}, and NCCL falls back to sockets'
         yield seen.found(name, "nccl-hca", told, "error" if _nodes(seen.case) > 1 else "warning")

@@ -177,8 +177,8 @@ class Proof:
         began = self.clock()
         self._end()  # one that a lost connection left behind
         with self._folder() as (script, folder, output):
-            done = host.run(unit_argv(self.plan, script, folder, output))
             try:
+                done = host.run(unit_argv(self.plan, script, folder, output))
                 if done.rc:
                     raise ProofError(f"systemd did not start the proof: {done.err.strip() or done.out.strip()}")
                 hung, status = self._watch(folder)
@@ -222,6 +222,8 @@ class Proof:
             if self.clock() - asked_at >= SHOW_EVERY_S:
                 asked_at = self.clock()
                 show = host.show(self.plan.unit)
+                if not show.get("ActiveState"):
+                    raise ProofError(f"systemd does not say what becomes of {self.plan.unit}")
                 if show.get("SubState") != "running" and show.get("ActiveState") != "activating":
                     return False, int(show.get("ExecMainStatus") or 1)
             self.sleep(POLL_S)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .problems import did_you_mean
+from .problems import did_you_mean, typo_of
 
 OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 """The words for the numbers that levels were before NCCL 2.4.7; a larger number counts as the last (paths.cc)."""
-
-NEARLY_NCCL = re.compile("N.CL|NC.L|NCC.|N.CCL|NC.CL|NCC.L")
-"""NCCL with a letter that was replaced or added; one that was lost leaves only letters of NCCL."""
-CLOSE = 0.8
-"""How alike (difflib's ratio) a name has to be to a known one: two edits in ten letters."""
 
 LONG_LONG = range(-(2**63), 2**63)
 DIGITS = len(str(2**63))
@@ -54,17 +48,15 @@ def before(version: str, other: str) -> bool:
 def misspelt(name: str, known: Collection[str]) -> str:
     """The variable that a name without ``NCCL_`` in front surely means; empty where it means none.
 
-    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``: what is in front is nearly NCCL, the whole nearly
-    a known name.
+    ``NCL_ALGO``, ``nccl_algo``, ``NCCL-ALGO`` and ``NCCLALGO``, and what is one with two typos at most.
     """
     letters = re.sub(r"[-_ ]+", "_", name.strip().upper())
     prefix, _, rest = letters.partition("_")
     if letters.startswith("NCCL") and prefix != "NCCL":
         rest = letters[len("NCCL") :]
-    elif not (prefix.startswith("N") and (set(prefix) <= set("NCL") or NEARLY_NCCL.fullmatch(prefix))):
-        return ""
-    meant = f"NCCL_{rest}"
-    return meant if meant in known else next(iter(difflib.get_close_matches(meant, known, 1, CLOSE)), "")
+    elif not (prefix.startswith("N") and set(prefix) <= set("NCL")):
+        return typo_of(letters, known) if letters.startswith("N") else ""  # RCCL and oneCCL have names of their own
+    return f"NCCL_{rest}" if f"NCCL_{rest}" in known else typo_of(f"NCCL_{rest}", known)
 
 
 def as_number(text: str) -> tuple[int, bool] | None:

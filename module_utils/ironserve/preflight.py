@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -9,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import gpu_states, holders, host, runtime, secrets
+from . import aside, gpu_states, holders, host, runtime, secrets
 from .gpus import Reading
 from .problems import Problems
 from .processes import ticks_now
 from .systemd import UNIT_DIRECTORY, service_of
 from .takeover import look
 
+MODEL_TIMEOUT_S = 5.0
 DRIVER_TIMEOUT_S = 30.0
 """Seconds that the driver may take where the site says nothing of it."""
 
@@ -83,6 +85,13 @@ def check_gpus(
     verdict = gpu_states.unusable(reading, wish, DRIVER_TIMEOUT_S)
     if verdict and not reading.failure and verdict.state not in TOLD_BY_CHECKS:
         problems.add("GPUs", "", verdict.message)
+
+
+def model_problems(path: Path, user: str) -> list[str]:
+    """What is wrong with a model's folder, see :func:`check_model`; for a child, since a share that hangs blocks it."""
+    problems = Problems()
+    check_model(path, user, problems)
+    return problems.found
 
 
 def check_model(path: Path, user: str, problems: Problems) -> None:
@@ -154,8 +163,14 @@ def check_host(
     found = check_holders(releases, takeover, inventory, problems)
     if reading:
         check_gpus(releases, inventory, reading, problems)
-    for release in releases:
-        check_model(Path(release["model"]["path"]), user, problems)
+    for path in dict.fromkeys(Path(release["model"]["path"]) for release in releases):
+        try:
+            problems.found += aside.ask(functools.partial(model_problems, path, user), MODEL_TIMEOUT_S)
+        except aside.StuckError:
+            stuck = (
+                f"its disk or network share did not answer in {MODEL_TIMEOUT_S:g} s: see that it is mounted and served"
+            )
+            problems.add(f"model {path}", "", stuck)
     check_folders([*WRITTEN, *(path.parent for path in runtime.stale())], problems)
     if not host.can_execute(user, sys.executable):
         why = f"user {user} may not execute it, and it runs the launcher of servers"

@@ -13,6 +13,33 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
+def closest(word: str, known: Iterable[str], cutoff: float) -> str:
+    """The known word that is most like this one, by difflib's ratio; empty where none is alike enough."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=cutoff)), "")
+
+
+def edits(one: str, other: str) -> int:
+    """How many letters were lost, added, replaced or changed places between two words, each at most once in a place."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for place, letter in enumerate(one, 1):
+        new = [place]
+        for at, known in enumerate(other, 1):
+            best = min(row[at] + 1, new[at - 1] + 1, row[at - 1] + (letter != known))
+            if at > 1 and place > 1 and letter == other[at - 2] and one[place - 2] == known:
+                best = min(best, before[at - 2] + 1)
+            new.append(best)
+        before, row = row, new
+    return row[-1]
+
+
+def typo_of(word: str, known: Iterable[str], most: int = 2) -> str:
+    """The known word that this one is with a typo or two; empty where there is none."""
+    near = ((edits(word, other), other) for other in sorted(known) if abs(len(other) - len(word)) <= most)
+    count, found = min(near, default=(most + 1, ""))
+    return found if count <= most else ""
+
+
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
     """``unknown profile "x" (did you mean "y"?); known: y, z``."""
     names = sorted(known)

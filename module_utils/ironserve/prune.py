@@ -277,6 +277,9 @@ class Pruner:
             yield Leftover(path, builds.size_of(path), _time(path), "a build that came to nothing", busy)
         for path in _folders(self.root / ".broken"):
             yield Leftover(path, builds.size_of(path), 0.0, "broken, and built again since")
+        for path in _folders(self.root.parent / "flags"):  # what a parser answered, beside the environments
+            if not (self.root / path.name).is_dir():
+                yield Leftover(path, builds.size_of(path), _time(path), "answers of a parser that is gone")
         for path in _folders(self.trash):
             yield Leftover(path, builds.size_of(path), 0.0, "an interrupted removal")
         versions = sorted(_folders(self.root / ".uv"), key=_time)

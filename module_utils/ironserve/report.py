@@ -40,10 +40,13 @@ def headline(groups: Groups, hosts: Sequence[str]) -> str:
 
 def refusal(groups: Groups, file: str) -> str:
     """Why a deploy stops, in a line; the report stands above it."""
-    rules = sorted({group["rule"] for group in groups if group["severity"] == "error" and not group["accepted"]})
+    against = [group for group in groups if group["severity"] == "error" and not group["accepted"]]
+    rules = sorted({group["rule"] for group in against})
+    hosts = dict.fromkeys(host for group in against for host in group["hosts"])
+    overrule = "; -e accept=RULE,... overrules rules by name" if any(group["overrulable"] for group in against) else ""
     return (
-        f"nothing was touched: {', '.join(rules)} {'stands' if len(rules) == 1 else 'stand'} against it, see the "
-        f"report above (JSON: {file}). Mend what it says; -e accept=RULE,... overrules rules by name"
+        f"nothing was touched: {', '.join(rules)} {'stands' if len(rules) == 1 else 'stand'} against it on "
+        f"{', '.join(hosts)}, see the report above (JSON: {file}). Mend what it says{overrule}"
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from . import secrets
+from . import ranks, secrets
 from .engines import ENGINES
 from .explain import explain
 from .flags import NOT_WHOLE, Words, argv, words
@@ -222,6 +222,21 @@ def _gpus(site: Mapping[str, Any]) -> list[str]:
     return [str(gpu) for gpu in named] if isinstance(named, list) else []
 
 
+def _sizes(merged: Merged, flags: Mapping[str, Words], engine: ModuleType, problems: Problems) -> list[str]:
+    """The flags that say how many ranks there are: each of the sizes by one name, and none of them 0."""
+    found = [name for names in engine.PARALLEL_FLAGS for name in names if name in flags]
+    for names in engine.PARALLEL_FLAGS:
+        first, *others = [*(name for name in names if name in flags), ""][:3]
+        for other in filter(None, others):
+            origin = merged.origins["flags", other]
+            problems.add(origin.file, origin.key, f"is another name of {first}, which is given too: leave one out")
+    for name in found:
+        if str(flags[name]) == "0":
+            origin = merged.origins["flags", name]
+            problems.add(origin.file, origin.key, "is 0: there is one rank at least")
+    return found
+
+
 def _check_gpus(
     merged: Merged,
     flags: Mapping[str, Words],
@@ -233,21 +248,22 @@ def _check_gpus(
     """What the profile needs against the GPUs that the service names, or else those that the group says a host has."""
     hardware, group, named = site.get("ironserve_hardware"), site.get("ironserve_host_group"), len(_gpus(site))
     count = named or (hardware.get("gpu_count") if isinstance(hardware, Mapping) else None)
-    needed, tensor_parallel = merged.values["requires"].get("gpu_count", 0), flags.get(engine.TENSOR_PARALLEL)
+    needed, said = merged.values["requires"].get("gpu_count", 0), _sizes(merged, flags, engine, problems)
     if not isinstance(count, int) or not isinstance(needed, int):
         return
     holder, has = (owner, "names") if named else (f"host group {group}", "has")
-    plural = "" if count == 1 else "s"
-    ranks = int(str(tensor_parallel)) if str(tensor_parallel).isdigit() else 0
+    plural, world = "" if count == 1 else "s", ranks.expected(flags, engine)
     if count < needed:
         origin = merged.origins["requires", "gpu_count"]
         problems.add(origin.file, origin.key, f"needs {needed} GPUs; {holder} {has} {count}")
-    elif 0 < count < ranks:
-        origin = merged.origins["flags", engine.TENSOR_PARALLEL]
-        text = f"tensor parallel {ranks} on {holder}, which {has} {count} GPU{plural}"
-        problems.add(origin.file, origin.key, text)
-    if named and ranks > 1 and engine.NEEDED_FOR_UUIDS and engine.NEEDED_FOR_UUIDS not in flags:
-        origin = merged.origins["flags", engine.TENSOR_PARALLEL]
+    elif said and 0 < count < world:
+        origin = merged.origins["flags", said[0]]
+        only = len(said) == 1 and said[0] in engine.PARALLEL_FLAGS[0]
+        what = "tensor parallel" if only else f"{', '.join(f'{name} {flags[name]}' for name in said)}: ranks"
+        problems.add(origin.file, origin.key, f"{what} {world} on {holder}, which {has} {count} GPU{plural}")
+    shared = [name for name in engine.PARALLEL_FLAGS[0] if str(flags.get(name, 1)) != "1"]
+    if named and shared and engine.NEEDED_FOR_UUIDS and engine.NEEDED_FOR_UUIDS not in flags:
+        origin = merged.origins["flags", shared[0]]
         problems.add(
             origin.file,
             f"flags.{engine.NEEDED_FOR_UUIDS}",

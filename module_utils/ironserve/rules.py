@@ -106,17 +106,21 @@ def _custom_all_reduce(case: Case) -> Any:
 
 
 GRAPH_FLAGS = {
-    "sglang": ("disable-cuda-graph", "cuda-graph-backend-decode"),
-    "vllm": ("enforce-eager", "compilation-config"),
+    "sglang": ("disable-cuda-graph", "disable-decode-cuda-graph", "cuda-graph-backend-decode"),
+    "vllm": ("enforce-eager", "compilation-config", "optimization-level"),
 }
+GRAPHS_OFF = ("disable-cuda-graph", "disable-decode-cuda-graph", "enforce-eager")
 
 
 def _cuda_graphs(case: Case) -> Any:
     """Whether decoding is captured in CUDA graphs, which is the default of both engines."""
-    off = [_same(case.flags.get(name), True) for name in ("disable-cuda-graph", "enforce-eager")]
-    off.append(_same(case.flags.get("cuda-graph-backend-decode"), "disabled"))
-    off.append(_same(_json(case.flags.get("compilation-config")).get("cudagraph_mode"), "NONE"))
-    return not any(off)
+    off = [_same(_flag(case, name), True) for name in GRAPHS_OFF]
+    off.append(_same(_flag(case, "cuda-graph-backend-decode"), "disabled"))
+    off.append(_same(_flag(case, "optimization-level"), 0))
+    off.append(_same(_json(_flag(case, "compilation-config")).get("cudagraph_mode"), "NONE"))
+    if any(off):
+        return False
+    return UNKNOWN if "cuda-graph-config" in case.flags else True
 
 
 SPECULATION_FLAGS = {"sglang": ("speculative-num-steps",), "vllm": ("speculative-config",)}
@@ -160,7 +164,21 @@ FACTS: dict[str, Fact] = {
 
 
 def _flag(case: Case, name: str) -> Any:
-    return case.flags.get(name)
+    """A flag's value; of vLLM's JSON flags with what dotted forms say (``--compilation-config.cudagraph_mode``)."""
+    value, inside = case.flags.get(name), f"{name}."
+    dotted = {flag[len(inside) :]: said for flag, said in case.flags.items() if flag.startswith(inside)}
+    if not dotted:
+        return value
+    whole = dict(_json(value))
+    for path, said in dotted.items():
+        *above, key = path.split(".")
+        place = whole
+        for part in above:
+            inner = place.get(part)
+            place[part] = dict(inner) if isinstance(inner, dict) else {}
+            place = place[part]
+        place[key] = said
+    return json.dumps(whole)
 
 
 def _variable(case: Case, name: str) -> Any:
@@ -334,7 +352,7 @@ def _json(value: Any) -> Mapping[str, Any]:
 
 
 def _first(case: Case, flags: Iterable[str]) -> Any:
-    return next((case.flags[name] for name in flags if name in case.flags), None)
+    return next((value for value in (_flag(case, name) for name in flags) if value is not None), None)
 
 
 def _place(case: Case, rule: Mapping[str, Any]) -> tuple[str, str]:

@@ -133,7 +133,7 @@ class Service:
             },
         }
         if verdict.verdict == "ready":
-            answer["took_effect"] = gate.took_effect(secrets.api_key(release["engine"], self._secret_files()))
+            answer["took_effect"] = self._took_effect(gate, release)
             answer["notices"] = [f"{self.name}: {note}" for note in answer["took_effect"]["notes"]]
         if done and gated:
             effect = answer.get("took_effect")
@@ -342,6 +342,14 @@ class Service:
             return ledger.parse(host.read_text(self.ledger) or "")
         except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
             return []
+
+    def _took_effect(self, gate: Gate, release: Mapping[str, Any]) -> dict[str, Any]:
+        """What the server runs with. It judges nothing: a server that is ready stays so, whatever goes wrong here."""
+        try:
+            return gate.took_effect(secrets.api_key(release["engine"], self._secret_files()))
+        except Exception as error:
+            why = f"what took effect could not be read back: {type(error).__name__}: {error}"
+            return {"error": why, "notes": [why]}
 
     def _record(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import knowledge, lock, nccl_env
+from ansible.module_utils.ironserve import knowledge, lock, nccl_env, slices
 from ansible.module_utils.ironserve.findings import Case
 
 
@@ -33,9 +34,15 @@ class ActionModule(ActionBase):
         engine_env = nccl_env.engine_env(Case(host, release, packages=packages), knowledge.nccl(ROOT))
         arguments["engine_env"] = {**engine_env, **arguments.get("engine_env", {})}
         say, whose = Display().display, f"[{host}] {release['service']}"
-        say(
-            f"{whose}: proving that its ranks can all-reduce; PyTorch may take a minute to import, the proof has another"
-        )
-        done: dict[str, Any] = self._execute_module("nccl_proof", module_args=arguments, task_vars=task_vars)
+        if not self._task.check_mode:
+            say(f"{whose}: proving that its ranks can all-reduce: a minute or two, most of it to import PyTorch")
+
+        def execute(_cursor: dict[str, Any]) -> dict[str, Any]:
+            answer: dict[str, Any] = self._execute_module("nccl_proof", module_args=arguments, task_vars=task_vars)
+            return answer
+
+        # A second call ends what the one that was cut off left behind, and begins anew.
+        subject = f"proof of {release['service']}"
+        done = slices.drive(execute, say, host, subject, lost=AnsibleConnectionFailure)
         say(f"{whose}: {done.get('msg', 'no answer')}")
         return {**result, **done}

@@ -20,6 +20,11 @@ options:
     description: File that gets findings and considered rules by host, relative to the project.
     type: str
     required: true
+  expected:
+    description: Hosts that have to be judged. Where one was not, since it cannot be reached, say, that is a failure.
+    type: list
+    elements: str
+    default: []
   tell:
     description:
       - What is told. C(errors) only what stops a deploy, C(warnings) warnings too, and how many notes there are. C(all)
@@ -65,7 +70,7 @@ class ActionModule(ActionBase):
     """Group, tell, write, and fail where it has to."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("judged", "json", "tell"))
+    _VALID_ARGS = frozenset(("judged", "json", "tell", "expected"))
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -84,6 +89,10 @@ class ActionModule(ActionBase):
         told = report.text(groups, list(judged), tell)
         if told:
             Display().display(f"\n{told}\n")
-        if findings.refuses(found):
-            return {**result, "failed": True, "msg": report.refusal(groups, self._task.args["json"])}
+        lacking = [host for host in self._task.args.get("expected", []) if host not in judged]
+        against = [report.refusal(groups, self._task.args["json"])] if findings.refuses(found) else []
+        if lacking:
+            against.append(f"not judged, see above: {', '.join(lacking)}")
+        if against:
+            return {**result, "failed": True, "msg": ". ".join(against)}
         return {**result, "changed": False, "findings": groups}

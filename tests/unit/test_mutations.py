@@ -120,6 +120,13 @@ def unknown_choice(dice: random.Random, given: Input) -> str | None:
     return name and f"flags.{name}"
 
 
+def flag_out_of_range(dice: random.Random, given: Input) -> str | None:
+    wrong = {"mem-fraction-static": 85, "gpu-memory-utilization": 1.5, "max-num-seqs": 0, "context-length": -1}
+    flags, name = pick(dice, given, "flags", wrong) or ({}, "")
+    flags[name] = wrong.get(name)
+    return name and f"flags.{name}"
+
+
 def misspelt_key(dice: random.Random, given: Input) -> str | None:
     profile = dice.choice(list(chain(given)))
     return rename(dice, profile, dice.choice(sorted(set(profile) - {"extends"})))
@@ -182,8 +189,9 @@ Operator = Callable[[random.Random, Input], Optional[str]]
 """Makes one mistake and returns the key that has to be told; nothing where the profile has no place for it."""
 
 OPERATORS: list[Operator] = [
-    misspelt_flag, misspelt_variable, wrong_type, unknown_choice, misspelt_key, dropped_key, key_of_wrong_type,
-    key_out_of_range, misspelt_site_variable, site_variable_of_wrong_type, misspelt_nccl_name, wrong_nccl_value,
+    misspelt_flag, misspelt_variable, wrong_type, unknown_choice, flag_out_of_range, misspelt_key, dropped_key,
+    key_of_wrong_type, key_out_of_range, misspelt_site_variable, site_variable_of_wrong_type, misspelt_nccl_name,
+    wrong_nccl_value,
 ]  # fmt: skip
 
 

@@ -44,6 +44,9 @@ PARALLEL_FLAGS = (("tensor-parallel-size", "tp-size", "tp"), ("pipeline-parallel
 DATA_PARALLEL_INSIDE = ("enable-dp-attention",)
 """Flags with which data parallelism divides the tensor parallel ranks, and adds none."""
 
+ATTENTION_DATA_PARALLEL = ("attn-dp-size", "attention-data-parallel-size")
+"""Flags of newer versions that say into how many groups attention divides the tensor parallel ranks."""
+
 NODE_RANK_FLAGS = ("node-rank",)
 
 RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"use-ray": ()}
@@ -85,7 +88,8 @@ def derived_ports(release: Mapping[str, Any]) -> dict[int, str]:
     found: dict[int, str] = {}
     nccl, start = str(flags.get("nccl-port", "")), str(flags.get("dist-init-addr", "")).rpartition(":")[2]
     several = str(flags.get("nnodes", "1")) != "1"
-    attention = "enable-dp-attention" in flags and str(flags.get("dp-size", flags.get("data-parallel-size", 1))) != "1"
+    old = "enable-dp-attention" in flags and str(flags.get("dp-size", flags.get("data-parallel-size", 1))) != "1"
+    attention = old or any(str(flags.get(name, 1)) != "1" for name in ATTENTION_DATA_PARALLEL)
     if nccl.isdigit():
         found[int(nccl)] = "--nccl-port"
     if str(flags.get("node-rank", "0")) != "0":

@@ -43,6 +43,9 @@ PARALLEL_FLAGS = (("tensor-parallel-size",), ("pipeline-parallel-size",), ("data
 DATA_PARALLEL_INSIDE: tuple[str, ...] = ()
 """Flags with which data parallelism divides the tensor parallel ranks, and adds none."""
 
+ATTENTION_DATA_PARALLEL: tuple[str, ...] = ()
+"""Flags that say into how many groups attention divides the tensor parallel ranks."""
+
 NODE_RANK_FLAGS = ("node-rank",)
 
 RANKS_ELSEWHERE: dict[str, tuple[str, ...]] = {"distributed-executor-backend": ("mp",), "data-parallel-size-local": (),

@@ -43,9 +43,9 @@ def release(tmp_path=None, flags=None, env=None):
 
 def keep(folder, flags, faults=()):
     """Have the answer for these flags in the cache."""
-    with engine_flags.opened(folder, "e-1", make=True) as opened:
-        engine_flags._keep(opened, engine_flags._name("parser"), DESCRIPTION)
-        engine_flags._keep(opened, engine_flags._name(engine_flags.digest(flags)), list(faults))
+    (folder / "e-1").mkdir(parents=True, exist_ok=True)
+    for name, content in (("parser", DESCRIPTION), (engine_flags.digest(flags), list(faults))):
+        (folder / "e-1" / engine_flags._name(name)).write_text(json.dumps(content))
 
 
 def test_keys_of_one_json_value_are_parsed_together_and_each_other_flag_alone():
@@ -122,19 +122,16 @@ def test_a_user_who_is_not_there_yet_is_named(tmp_path):
     assert (told["state"], told["reason"]) == ("failed", "there is no user nobody-of-this-name on this host yet")
 
 
-@pytest.mark.parametrize("what", ["flags", "flags/e-1"])
-def test_no_link_in_the_cache_is_followed(tmp_path, what):
-    other = tmp_path / "other"
-    other.mkdir()
-    keep(other / "flags", {})
-    (tmp_path / "flags").mkdir()
-    place = tmp_path / what
-    if what == "flags":
-        place.rmdir()
-    place.symlink_to(other / what)
-    told = engine_flags.cached(release(tmp_path), tmp_path / "flags")
-    assert told["state"] == "failed"
-    assert "remove it" in told["reason"]
+def test_no_answer_makes_files_of_its_own_choice(tmp_path, monkeypatch):
+    wanted, cache = release(tmp_path, {"size": "1"}), tmp_path / "flags"
+    engine_flags.interpreter(wanted).parent.mkdir(parents=True)
+    engine_flags.interpreter(wanted).touch()
+    told = {"description": DESCRIPTION, "faults": {"x/../../../evil": [], engine_flags.digest({"size": "1"}): []}}
+    monkeypatch.setattr(engine_flags, "probe", lambda *_: told)
+    assert engine_flags.ask([wanted], "nobody", cache=cache)["main"]["state"] == "known"
+    assert sorted(path.name for path in tmp_path.rglob("*.json")) == sorted(
+        engine_flags._name(name) for name in ("parser", engine_flags.digest({"size": "1"}))
+    )
 
 
 def test_a_file_of_the_cache_that_was_cut_off_is_not_believed(tmp_path):

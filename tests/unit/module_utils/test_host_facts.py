@@ -143,12 +143,13 @@ def test_the_network(place):
     assert network["hostname"] == socket.gethostname()
 
 
-def test_files_that_nccl_reads(place, tmp_path):
+def test_files_that_nccl_reads(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(host_facts.host, "can_read", lambda user, path: user == "ironserve" and path.exists())
     write(place.etc / "nccl.conf", "NCCL_PROTO=LL\n")
     write(tmp_path / "own.conf", "NCCL_ALGO=Ring\n")
     graph = {"NCCL_GRAPH_FILE": str(tmp_path / "own.conf"), "NCCL_TOPO_FILE": "/no/such.xml"}
     release = {**RELEASE, "env": {"NCCL_CONF_FILE": str(tmp_path / "own.conf"), **graph}}
-    assert told(host_facts.read_nccl([release], "root", place))["nccl"] == {
+    assert told(host_facts.read_nccl([release], "ironserve", place))["nccl"] == {
         "conf_files": {str(place.etc / "nccl.conf"): "NCCL_PROTO=LL\n", str(tmp_path / "own.conf"): "NCCL_ALGO=Ring\n"},
         "files": {str(tmp_path / "own.conf"): True, "/no/such.xml": False},
     }
