@@ -49,7 +49,7 @@ def test_a_finding_gets_its_words_from_the_catalogue_and_the_gravest_comes_first
     assert first == {
         "rule": "nccl-value", "severity": "error", "host": "h1", "service": "main", "where": "profiles/a.yml",
         "key": "env.NCCL_NTHREADS", "text": '"abc" is no number', "why": "NCCL turns it into 0.",
-        "do": "Write a number.", "source": ["https://a"], "accepted": False,
+        "do": "Write a number.", "source": ["https://a"], "overrulable": True, "accepted": False,
     }  # fmt: skip
     assert (second["severity"], second["key"]) == ("warning", "for_group.lab.flags.bias")
 

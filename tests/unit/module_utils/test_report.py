@@ -9,7 +9,7 @@ def group(severity="error", accepted=False, **more):
     told = {
         "rule": "nccl-value", "severity": severity, "where": "profiles/a.yml", "key": "env.NCCL_NTHREADS",
         "text": '"abc" is no number', "why": "NCCL turns it into 0.", "do": "Write a number.", "source": ["https://a"],
-        "hosts": ["h1", "h2"], "accepted": accepted,
+        "hosts": ["h1", "h2"], "accepted": accepted, "overrulable": True,
     }  # fmt: skip
     return {**told, **more}
 
@@ -60,6 +60,9 @@ def test_rules_that_were_considered_are_one_table_for_hosts_that_are_alike():
 def test_why_a_deploy_stops_is_a_line_with_the_rules_that_nobody_accepted():
     groups = [group(), group(rule="host-acs"), group(rule="flag-unknown", accepted=True), group("warning", rule="x")]
     told = refusal(groups, "a.json")
-    assert told.startswith(
-        "nothing was touched: host-acs, nccl-value stand against it, see the report above (JSON: a.json)"
-    )
+    assert told.startswith("nothing was touched: host-acs, nccl-value stand against it on h1, h2, see the report above")
+    assert "-e accept=RULE,..." in told
+
+
+def test_nobody_is_told_to_overrule_what_cannot_be():
+    assert "accept=" not in refusal([group(rule="preflight", overrulable=False)], "a.json")
