@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-from . import all_reduce, evidence, host, nccl_log, ranks, symptoms, systemd
+from . import all_reduce, evidence, host, nccl_log, nvml, ranks, symptoms, systemd
 from .all_reduce import START_S, Watch, size_text
 from .engines import ENGINES
+from .gpus import Reading
 from .unit_end import SYSTEMD, UnitEnd, folder_of, members
 
 HOME = "/var/cache/ironserve"
@@ -64,6 +65,7 @@ class Plan:
         sizes: bytes of the messages.
         env: the variables of the ranks.
         limits: of a unit, ``memlock`` and ``nofile``.
+        gpus: UUIDs of the GPUs that are named; none means all of the host.
         timeout_s: seconds from when all ranks have imported PyTorch.
     """
 
@@ -75,6 +77,7 @@ class Plan:
     sizes: tuple[int, ...]
     env: Mapping[str, str]
     limits: Mapping[str, Any]
+    gpus: tuple[str, ...]
     timeout_s: float
 
     @property
@@ -131,6 +134,7 @@ def plan(
             **(PROOF_ENV if count else {}),
         },
         limits=release["limits"],
+        gpus=tuple(release.get("gpus", ())),
         timeout_s=timeout_s,
     )
 
@@ -151,6 +155,17 @@ def unit_argv(found: Plan, script: Path, folder: Path, output: Path) -> list[str
         f"{found.environment}/bin/python3", str(script), "--world", str(found.world), "--backend", found.backend,
         "--sizes", ",".join(map(str, found.sizes)), "--timeout", "0", "--folder", str(folder),
     ]  # fmt: skip
+
+
+DRIVER_S = 30.0
+"""Seconds that the driver may take to say who uses the GPUs."""
+
+
+def in_use(reading: Reading, gpus: Sequence[str]) -> str:
+    """Who uses these GPUs (all of the host where none is named), for a person; empty where nobody does."""
+    chosen = [gpu for gpu in reading.gpus if not gpus or gpu.uuid in gpus]
+    pids = sorted({process.pid for gpu in chosen for process in gpu.processes or () if "C" in process.type})
+    return f"pid {', '.join(map(str, pids))}" if pids else ""
 
 
 class ProofError(Exception):
@@ -176,6 +191,9 @@ class Proof:
             raise ProofError(f"{self.plan.environment} is not on this host: build it first (playbooks/prestage.yml)")
         began = self.clock()
         self._end()  # one that a lost connection left behind
+        if self.plan.backend == "nccl" and (users := in_use(nvml.look(DRIVER_S), self.plan.gpus)):
+            free = "a deploy with -e prove_nccl=true does it while they are free"
+            raise ProofError(f"its GPUs are in use by {users}; {free}")
         with self._folder() as (script, folder, output):
             try:
                 done = host.run(unit_argv(self.plan, script, folder, output))

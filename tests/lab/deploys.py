@@ -64,6 +64,7 @@ class Fleet:
             host, ["sh", "-c", f"mkdir -p {path} && cat > {path}/config.json"], input=json.dumps(config or {})
         )
         self.lab.exec(host, ["sh", "-c", f"cat > {path}/standin.yml"], input=yaml.safe_dump(behaviour or {}))
+        self.lab.exec(host, ["sh", "-c", f"echo weights > {path}/model.safetensors"])
         return path
 
     def play(

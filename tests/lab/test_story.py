@@ -82,3 +82,35 @@ def test_the_seeds_hang_is_named_and_triton_serves_again_unattended(hosts, tmp_p
     ]  # fmt: skip
     assert [entry.get("accepted") for entry in ledger] == [None, ["sglang-mla-flashinfer-sm120"], None]
     assert lines_with(hung.stdout, ["put back", "triton_nccl"])
+
+
+def test_a_proof_of_collectives_that_fails_puts_the_old_server_back(hosts, tmp_path):
+    """The stand-in's environment has no PyTorch, so that no rank gets as far as an all-reduce."""
+    fleet = Fleet(hosts, tmp_path)
+    fleet.model("h1", {"gpu_mib": GPU_MIB}, config=KIMI)
+    fleet.play("-l", "h1", "-e", "profile=triton_nccl")
+    fleet.profile("next", extends="triton_nccl", flags={"max-running-requests": 7})
+
+    refused = fleet.play("-l", "h1", "-e", "profile=next", "-e", "prove_nccl=true", check=False)
+
+    assert refused.returncode == 2
+    said = " ".join(refused.stdout.split())
+    assert "No module named 'torch'" in said
+    assert "put back: triton_nccl" in said
+    status = fleet.status("h1")
+    assert (status["status"], status["profile"]) == ("ready", "triton_nccl")
+    assert used_mib(fleet) == [GPU_MIB] * 8
+    ledger = [json.loads(line) for line in fleet.shell("h1", "cat /var/lib/ironserve/main/ledger.jsonl").splitlines()]
+    assert [(entry["profile"], entry["verdict"]) for entry in ledger[-2:]] == [
+        ("next", "failed"),
+        ("triton_nccl", "ready"),
+    ]
+    assert "torch" in ledger[-2]["reason"]
+    assert fleet.shell("h1", "systemctl list-units --plain --no-legend 'ironserve-proof_*'") == ""
+    # A server that runs is in the way of a proof, and stays.
+    pid = fleet.main_pid("h1")
+    busy = fleet.play("-l", "h1", "-e", "profile=triton_nccl", "-e", "prove_nccl=true", playbook="playbooks/preflight.yml",
+                      check=False)  # fmt: skip
+    assert busy.returncode == 2
+    assert "its GPUs are in use by pid" in busy.stdout
+    assert fleet.main_pid("h1") == pid
