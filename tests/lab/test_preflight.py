@@ -14,6 +14,8 @@ import gpu_hosts
 from deploys import Fleet, lines_with, standin_hosts
 
 PLAYBOOK = "playbooks/preflight.yml"
+NOTHING = "accept=host-driver-missing"
+"""Overrules what all test hosts overrule, but for flags that nobody knows."""
 
 KIMI = {
     "architectures": ["KimiK25ForConditionalGeneration"],
@@ -84,7 +86,7 @@ def test_a_deploy_stops_there_too_and_the_old_server_serves(fleet):
     assert refused.returncode == 2
     assert "2 hosts judged: 1 error" in refused.stdout
     said = " ".join(refused.stdout.split())
-    assert "nothing was touched: sglang-mla-flashinfer-sm120 stands against it, see the report above" in said
+    assert "nothing was touched: sglang-mla-flashinfer-sm120 stands against it on h1, h2, see the report above" in said
     assert refused.stdout.count("with an MLA model on sm120 hung") == 1  # the report is printed once
     assert fleet.complete("h1")["usage"]["completion_tokens"] == 3
 
@@ -93,7 +95,7 @@ def test_all_faults_of_all_hosts_come_in_one_report_each_once(fleet):
     env = {"NCCL_BUFSIZE": "1", "NCCL_NTHREADS": "abc", "NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "1"}
     fleet.profile("wrong", extends="triton_nccl", nccl_set=None, env=env, flags={"tp": 8, "enable-ep-moe": True})
     gpu_hosts.set_faults(fleet.lab, "h2", "3 recovery 1")
-    refused = fleet.play("-e", "profile=wrong", playbook=PLAYBOOK, check=False)
+    refused = fleet.play("-e", "profile=wrong", "-e", NOTHING, playbook=PLAYBOOK, check=False)
     gpu_hosts.set_faults(fleet.lab, "h2")
     report = json.loads(fleet.report("preflight").read_text())
     found = {finding["rule"]: finding["severity"] for finding in report["h1"]["findings"]}
@@ -132,3 +134,29 @@ def test_a_misspelt_variable_stops_every_playbook(fleet, playbook):
     refused = fleet.play("-e", "relase=abc", playbook=f"playbooks/{playbook}.yml", check=False)
     assert refused.returncode == 2 or playbook == "status"
     assert 'relase: is no variable of a run (did you mean "release"?)' in refused.stdout
+
+
+def test_flags_are_judged_once_there_is_an_environment_and_before_the_old_server_is_touched(hosts, served, tmp_path):
+    fleet = Fleet(hosts, tmp_path)
+    fleet.profile("bad", extends="lab_vllm", flags={"max-num-seq": 8, "no-such-flag": True})
+    words = ("-l", "h1", "-e", "profile=bad", "-e", NOTHING)
+    before = fleet.play(*words, playbook=PLAYBOOK)  # vLLM's environment is not there yet
+    assert lines_with(before.stdout, ["note: host:", "its environment is not on the host yet", "[flag-unverified]"])
+    refused = fleet.play(*words, check=False)
+    assert refused.returncode == 2
+    assert "PLAY [Prepare all hosts" in refused.stdout
+    assert "PLAY [Roll]" not in refused.stdout
+    assert "flags.no-such-flag: vLLM 0.32.0 has no --no-such-flag" in refused.stdout
+    assert lines_with(refused.stdout, ["flags.max-num-seq", "only the beginning of --max-num-seqs"])
+    assert fleet.main_pid("h1") == served["h1"][0]
+    assert fleet.complete("h1")["usage"]["completion_tokens"] == 3
+
+
+def test_a_host_that_is_off_is_named_and_the_others_are_judged(hosts, served, tmp_path):
+    fleet = Fleet(hosts, tmp_path)
+    fleet.lab.cut("h2")
+    result = fleet.play("-e", "profile=triton_nccl", playbook=PLAYBOOK, check=False)
+    fleet.lab.join("h2")
+    assert result.returncode != 0
+    assert "1 host judged" in result.stdout
+    assert "not judged, see above: h2" in result.stdout

@@ -120,7 +120,7 @@ def test_a_start_whose_model_process_is_stopped_is_stalled_after_the_limit_and_n
 
 def test_a_wrong_flag_is_told_in_the_words_of_argparse(real, measured):
     real.real_profile("wrong", flags={"max-number-of-sequences": 4})
-    result = real.deploy("wrong", check=False)
+    result = real.deploy("wrong", check=False, accept="flag-unknown")  # its parser would refuse it before
     record, after_s = real.record(), real.after_end_s()
     measured(cause=record["reason"], error=error(result.stdout), start_s=real.lasted_s(), after_end_s=after_s)
     assert result.returncode == 2

@@ -109,8 +109,8 @@ def test_a_proof_of_collectives_that_fails_puts_the_old_server_back(hosts, tmp_p
     assert fleet.shell("h1", "systemctl list-units --plain --no-legend 'ironserve-proof_*'") == ""
     # A server that runs is in the way of a proof, and stays.
     pid = fleet.main_pid("h1")
-    busy = fleet.play("-l", "h1", "-e", "profile=triton_nccl", "-e", "prove_nccl=true", playbook="playbooks/preflight.yml",
-                      check=False)  # fmt: skip
+    words = ("-l", "h1", "-e", "profile=triton_nccl", "-e", "prove_nccl=true")
+    busy = fleet.play(*words, playbook="playbooks/preflight.yml", check=False)
     assert busy.returncode == 2
     assert "its GPUs are in use by pid" in busy.stdout
     assert fleet.main_pid("h1") == pid
