@@ -541,7 +541,8 @@ def test_a_deploy_with_a_hung_driver_leaves_the_old_server_alone(fleet):
     fleet.profile("next", flags={"max-num-seqs": 5})
     result = fleet.play("-l", "h1", "-e", "profile=next", check=False, **SITE)
     assert result.returncode == 2
-    assert lines_with(result.stdout, ["error: host: driver: The NVIDIA driver did not answer", "[host-driver-unusable]"])
+    told = ["error: host: driver: The NVIDIA driver did not answer", "[host-driver-unusable]"]
+    assert lines_with(result.stdout, told)
     assert "nothing was touched" in result.stdout  # validate told it
     assert fleet.main_pid("h1") == pid
     assert fleet.status("h1")["status"] == "ready"

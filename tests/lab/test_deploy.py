@@ -172,7 +172,7 @@ def failed_deploy(fleet: Fleet, profile: str) -> str:
 
 
 def test_case_49_a_bad_flag_fails_with_the_engines_own_line(served):
-    served.profile("bad", flags={"max-num-seq": 8, "no-such-flag": True})
+    served.profile("bad", flags={"max-num-seqs": 8, "no-such-flag": True})
     output = failed_deploy(served, "bad")
     assert "main did not become ready: the engine exited with status 2" in output
     assert "The engine's own error: vllm: error: unrecognized arguments: --no-such-flag" in output

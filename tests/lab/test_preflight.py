@@ -93,7 +93,8 @@ def test_a_deploy_stops_there_too_and_the_old_server_serves(fleet):
 
 def test_all_faults_of_all_hosts_come_in_one_report_each_once(fleet):
     env = {"NCCL_BUFSIZE": "1", "NCCL_NTHREADS": "abc", "NCCL_P2P_LEVEL": "SYS", "NCCL_P2P_DISABLE": "1"}
-    fleet.profile("wrong", extends="triton_nccl", nccl_set=None, env=env, flags={"tp": 8, "enable-ep-moe": True})
+    flags = {"mem-fraction": 0.5, "enable-ep-moe": True}
+    fleet.profile("wrong", extends="triton_nccl", nccl_set=None, env=env, flags=flags)
     gpu_hosts.set_faults(fleet.lab, "h2", "3 recovery 1")
     refused = fleet.play("-e", "profile=wrong", "-e", NOTHING, playbook=PLAYBOOK, check=False)
     gpu_hosts.set_faults(fleet.lab, "h2")

@@ -14,14 +14,21 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import Fleet, lines_with, recap, standin_hosts
+from deploys import ROOT, Fleet, lines_with, recap, standin_hosts
 
 SERVE = "python3 -m http.server 8000"
 WAIT = "for i in $(seq 100); do {} && exit; sleep 0.05; done; exit 1"
 UUID = "GPU-81e540af-1718-43f5-3b6a-791b20ddf89{}"
 CONTAINER = "3f4a9c0de1b25f6879a0c1d2e3f405162738495a6b7c8d9e0f1a2b3c4d5e6f70"
 
-RELEASE = {"service": "main", "port": 8000, "gpus": [], "release_id": "x", "model": {"path": "/srv/standin"}}
+RELEASE = {
+    "service": "main", "port": 8000, "gpus": [], "release_id": "x", "model": {"path": "/srv/standin"},
+    "profile": "lab_vllm", "engine": "vllm", "flags": {}, "env": {}, "host_env": {}, "environment": "/opt/ironserve/engines/none",
+    "limits": {"nofile": 8192, "memlock": 1048576},
+    "lock": {
+        "id": "none", "name": "none", "engine_version": "0.32.0", "folder": str(ROOT / "environments/vllm-0.32.0-cpu")
+    },
+}  # fmt: skip
 
 UNIT = f"""\
 [Service]
