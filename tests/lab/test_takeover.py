@@ -23,7 +23,8 @@ CONTAINER = "3f4a9c0de1b25f6879a0c1d2e3f405162738495a6b7c8d9e0f1a2b3c4d5e6f70"
 
 RELEASE = {
     "service": "main", "port": 8000, "gpus": [], "release_id": "x", "model": {"path": "/srv/standin"},
-    "profile": "lab_vllm", "engine": "vllm", "flags": {}, "env": {}, "host_env": {}, "environment": "/opt/ironserve/engines/none",
+    "profile": "lab_vllm", "engine": "vllm", "flags": {}, "env": {}, "host_env": {},
+    "environment": "/opt/ironserve/engines/none",
     "limits": {"nofile": 8192, "memlock": 1048576},
     "lock": {
         "id": "none", "name": "none", "engine_version": "0.32.0", "folder": str(ROOT / "environments/vllm-0.32.0-cpu")
