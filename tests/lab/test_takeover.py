@@ -303,9 +303,9 @@ def test_a_docker_container_is_stopped_by_docker_and_its_restart_policy_set(flee
 def test_a_port_of_another_service_of_ours_is_never_taken_over(fleet):
     fleet.shell("h1", f"systemd-run --quiet --unit ironserve-other {SERVE}; {listening()}")
     output = refused(fleet, "-e", "takeover=true")
-    assert (
-        "it is ironserve-other.service of Ironserve: give one of the two another port, or stop that service" in output
-    )
+    assert "held by unit ironserve-other.service" in output
+    assert "It was left alone: No inventory names service other" in output
+    assert "playbooks/remove.yml -e service=other -l h1" in output
     fleet.shell("h1", "systemctl stop ironserve-other")
 
 
