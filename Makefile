@@ -65,7 +65,7 @@ engines: setup packages  ## tests of the stand-ins: the engine against the logs 
 	$(PYTEST) tests/engines tests/gpu --numprocesses 2
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
-	$(PYTEST) tests/lab --numprocesses 2 --dist loadfile
+	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
 	tools/engines.sh standin vllm sglang
