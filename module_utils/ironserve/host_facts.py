@@ -367,7 +367,10 @@ def _free_mib(path: Path) -> tuple[int, int]:
 
 
 def _command(*argv: str) -> str:
-    done = host.run(list(argv), COMMAND_S)
+    try:
+        done = host.run(list(argv), COMMAND_S)
+    except FileNotFoundError:
+        raise RuntimeError(f"{argv[0]} is not installed") from None
     if done.rc:
         raise RuntimeError(done.err.strip() or f"{argv[0]} ended with status {done.rc}")
     return done.out
