@@ -370,7 +370,7 @@ def _command(*argv: str) -> str:
     try:
         done = host.run(list(argv), COMMAND_S)
     except FileNotFoundError:
-        raise RuntimeError(f"{argv[0]} is not installed") from None
+        raise FileNotFoundError(f"{argv[0]} is not installed") from None
     if done.rc:
         raise RuntimeError(done.err.strip() or f"{argv[0]} ended with status {done.rc}")
     return done.out
