@@ -324,9 +324,8 @@ def gpus(fleet):
         mount = "mountpoint -q /proc/driver || mount -t tmpfs tmpfs /proc/driver"
         text = f"Model: \\t NVIDIA H200\\nGPU UUID: \\t {UUID.format(minor)}\\nDevice Minor: \\t {minor}\\n"
         fleet.shell("h1", f"{mount}; mkdir -p {folder}; printf '{text}' > {folder}/information")
-    fleet.shell(
-        "h1", "cd /dev && for name in nvidia0 nvidia1 nvidiactl nvidia-uvm; do head -c 4096 /dev/zero > $name; chmod 666 $name; done"
-    )
+    make = "head -c 4096 /dev/zero > $name; chmod 666 $name"
+    fleet.shell("h1", f"cd /dev && for name in nvidia0 nvidia1 nvidiactl nvidia-uvm; do {make}; done")
     yield fleet
     fleet.shell("h1", "systemctl stop 'gpu-*'; umount /proc/driver; rm /dev/nvidia*")
 
