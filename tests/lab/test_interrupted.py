@@ -53,14 +53,20 @@ systemctl is-enabled --quiet UNIT && systemctl is-active --quiet UNIT && systemc
 """.replace("UNIT", UNIT)
 
 
-@pytest.mark.timeout(900)  # a deploy cut off and a whole one for each task
+DOES_NOTHING = re.compile(r"^included: |Validating arguments", re.MULTILINE)
+"""Tasks that only lead to others, by what is printed of them."""
+
+
+@pytest.mark.timeout(1200)  # a deploy cut off and a whole one for each task
 def test_a_controller_that_is_killed_at_any_task_is_no_obstacle_to_the_next_run(fleet):
     fleet.profile("whole", flags={"max-num-seqs": 100})
     output = fleet.play("-e", "profile=whole").stdout
-    tasks = [line for line in output.splitlines() if line.startswith("TASK [")]
+    _, *tasks = output.split("\nTASK [")
     writing = next(number for number, task in enumerate(tasks, 1) if "Have the engine environments" in task)
     reached = []
     for number in range(writing - 1, len(tasks) + 1):
+        if number < len(tasks) and DOES_NOTHING.search(tasks[number - 1]):
+            continue  # the next task is reached in the same state
         profile = f"cut{number}"
         fleet.profile(profile, flags={"max-num-seqs": number})
         before = fleet.written("h1")
