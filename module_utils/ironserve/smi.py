@@ -140,7 +140,9 @@ def _processes(element: ElementTree.Element | None) -> tuple[GpuProcess, ...] | 
 
 def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
     """Errors of all memories that ECC could not mend; None where none of the figures is told."""
-    counts = [_number(part.text or "") for part in volatile or () if "uncorrectable" in part.tag]
+    counts = [
+        _number(part.text or "") for part in (() if volatile is None else volatile) if "uncorrectable" in part.tag
+    ]
     told = [count for count in counts if count is not None]
     return sum(told) if told else None
 
