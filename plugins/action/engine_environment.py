@@ -51,9 +51,11 @@ class ActionModule(ActionBase):
             answer = self._module(call, task_vars)
             return self._module_with_uv(call, answer["uv_wanted"], task_vars) if "uv_wanted" in answer else answer
 
-        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+        if not self._task.check_mode:  # a build is worth waiting for; a host that cannot be reached is told at once
+            self._low_level_execute_command("true", sudoable=False)
         host = (task_vars or {})["inventory_hostname"]
-        done = slices.drive(execute, Display().display, host, found.spec.name, lost=AnsibleConnectionFailure)
+        lost = () if self._task.check_mode else AnsibleConnectionFailure
+        done = slices.drive(execute, Display().display, host, found.spec.name, lost=lost)
         done.pop("slice", None)
         return {**result, **done}
 

@@ -44,8 +44,17 @@ class ActionModule(ActionBase):
             whose = f"the parser of {' and '.join(engines)}"
             Display().display(f"[{host}] preflight: asking {whose}, once for each command; up to a minute")
             asked = {"releases": unasked, "user": arguments.get("user", "ironserve")}
-            answer = self._execute_module("engine_flags", module_args=asked, task_vars=task_vars)
+            answer = self._ask(asked, task_vars)
             if answer.get("failed") or answer.get("unreachable"):
                 return {**result, **answer}
             facts["flags"].update(answer["flags"])
         return {**result, **seen, **checks.judge_host(host, releases, {**seen, "facts": facts}, controller, ROOT)}
+
+    def _ask(self, asked: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Ask parsers, in check mode too: a plan refuses what the real run would, and only a cache is filled."""
+        check_mode, self._task.check_mode = self._task.check_mode, False
+        try:
+            answer: dict[str, Any] = self._execute_module("engine_flags", module_args=asked, task_vars=task_vars)
+        finally:
+            self._task.check_mode = check_mode
+        return answer

@@ -70,8 +70,10 @@ VLLM = Engine(
     hangs_at=r"world_size=\d+ rank=\d+",
     hangs_in=("joining ranks", "loading weights"),
     usage="vllm:",
-    # On a busy machine vLLM notices the end before it knows the status: "Failed core proc(s): {}".
-    death=r"VLLM::EngineCore? \(pid PID\) died|\{'EngineCore': -9\}|the engine exited with status 1|core proc\(s\): \{\}",
+    # On a busy machine vLLM notices the end before it knows the status, and says so: {}.
+    death=(
+        r"VLLM::EngineCore? \(pid PID\) died|\{'EngineCore': -9\}|the engine exited with status 1|core proc\(s\): \{\}"
+    ),
     ended_note="the engine exited with status 0|loads again",
     bad_model=BadModel(
         path="/srv/unknown",
