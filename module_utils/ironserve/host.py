@@ -67,6 +67,11 @@ def systemctl(*words: str) -> None:
         raise RuntimeError(f"systemctl {' '.join(words)}: {done.err.strip() or f'exit status {done.rc}'}")
 
 
+def is_going_down() -> bool:
+    """Whether this host is being shut down or rebooted: what ends now is not to blame for it."""
+    return run(["systemctl", "is-system-running"]).out.strip() == "stopping"
+
+
 def forget_starts(unit: str) -> None:
     """Forget a unit's failure and how often it was started: starts that an operator asked for do not count as a storm.
 

@@ -195,7 +195,7 @@ def test_a_reboot_in_the_middle_starts_it_afresh_in_the_same_play(held: Site):
     held.lab.reboot("h1")
     held.on_host(f"touch {GO}")
     output = held.end(play)
-    assert "connection lost" in output
+    assert "connection lost" in output, output
     assert changed(output, 1)
     assert held.works("/opt/rebooted")
 
