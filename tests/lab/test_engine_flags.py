@@ -226,6 +226,7 @@ REAL = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(1500)  # with cold caches the engine's wheels are fetched and its environment is built
 @pytest.mark.parametrize("real", REAL.values(), ids=REAL)
 def test_a_real_parser_takes_a_good_profile_and_names_every_fault_of_a_bad_one(make_lab, tmp_path_factory, real):
     name = real.engine.name

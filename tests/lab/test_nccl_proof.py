@@ -39,6 +39,10 @@ sys.exit("rank 1 never got there")
 """Sends a signal to rank 1 while it all-reduces the large message; it holds the process before it looks whose it is."""
 
 
+pytestmark = pytest.mark.timeout(1500)
+"""With cold caches the first test fetches the engine's wheels and builds its environment."""
+
+
 @pytest.fixture(scope="module")
 def real(make_lab, tmp_path_factory):
     """h1 with the environment of vLLM and a staged release; in the service's unit something else runs."""
