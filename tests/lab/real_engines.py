@@ -16,6 +16,7 @@ from deploys import BIN, ROOT, UNIT, Fleet
 STALL_S = 15
 """stall_timeout_s of profiles whose start is made to hang."""
 WATCHDOG_S = 20
+LOCKS = {"sglang": "sglang-0.5.23-cpu", "vllm": "vllm-0.32.0-cpu"}
 BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines")
 
 
@@ -320,10 +321,16 @@ class RealFleet(Fleet):
 
 
 def real_host(lab: Any, engine: Engine) -> None:
-    """Bring up h1 with wheels, model and environments of the engine, by what ``make molecule`` uses for its hosts."""
+    """Bring up h1 with wheels, model and environment of the engine, by what ``make molecule`` uses for its hosts.
+
+    Test hosts share the folder of environments, and no host knows of another one's build: one of them builds at a time.
+    """
     (ROOT / ".ironserve").mkdir(exist_ok=True)
-    path = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    path = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     with (ROOT / ".ironserve" / "engines.lock").open("w") as turn:  # test files run at the same time
         fcntl.flock(turn, fcntl.LOCK_EX)
         subprocess.run(["tools/engines.sh", engine.name], cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL)
-    lab.up(1, binds=[f"{ROOT}/.ironserve/{bind}" for bind in BINDS])
+        lab.up(1, binds=[f"{ROOT}/.ironserve/{bind}" for bind in BINDS])
+        wish = json.dumps({"lock": LOCKS[engine.name], "wheelhouse": "/srv/wheelhouse"})
+        build = [str(BIN / "ansible"), "-i", str(lab.inventory), "h1", "-m", "engine_environment", "-a", wish]
+        subprocess.run(build, cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL)

@@ -28,6 +28,10 @@ TURN_S = 3.0
 RESTART_S = 180
 
 
+pytestmark = pytest.mark.timeout(1500)
+"""With cold caches the first test fetches the engine's wheels and builds its environment."""
+
+
 @pytest.fixture(scope="module", params=[VLLM, SGLANG], ids=lambda engine: engine.name)
 def real(request, make_lab, tmp_path_factory):
     """h1 for one engine; nothing is deployed there at first."""
