@@ -7,6 +7,7 @@ the flags, so they are kept below :data:`CACHE` by lock id: ``<probe>-parser.jso
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -246,6 +247,7 @@ def _of_systemd(line: str) -> bool:
                             "Service runtime:", "CPU time consumed:", "Memory peak:", "Memory swap peak:"))  # fmt: skip
 
 
+@functools.cache
 def _probe_id() -> str:
     return _digest(inspect.getsource(parser_probe))
 

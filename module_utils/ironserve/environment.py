@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .packages import normal_name
 from .slices import duration
 
 MANIFEST = "ironserve.json"
@@ -287,4 +288,4 @@ def advice(log: str, wish: Wish) -> list[str]:
 
 def distribution_name(folder: str) -> str:
     """The package that a ``NAME-VERSION.dist-info`` folder belongs to."""
-    return re.sub(r"[-_.]+", "-", folder[: -len(".dist-info")].rsplit("-", 1)[0]).lower()
+    return normal_name(folder[: -len(".dist-info")].rsplit("-", 1)[0])

@@ -88,6 +88,13 @@ class Case:
         return "" if told == "none" else str(told)
 
     @property
+    def gpus(self) -> list[Mapping[str, Any]]:
+        """The service's GPUs as the driver tells them; all of the host where it names none."""
+        named = self.release.get("gpus") or []
+        seen = self.facts.get("gpus", {}).get("gpus", [])
+        return [gpu for gpu in seen if not named or gpu.get("uuid") in named]
+
+    @property
     def model(self) -> Mapping[str, Any]:
         """What the model's files say, see ``model_config.py``; empty where they could not be read."""
         found: Mapping[str, Any] = self.facts.get("models", {}).get(self.release["service"], {})

@@ -56,8 +56,7 @@ class Members(NamedTuple):
 def members(case: Case) -> Members:
     """The GPUs that the release names, or else all of the host."""
     told = case.facts.get("gpus", {}).get("gpus", [])
-    named = set(case.release.get("gpus") or ())
-    chosen = [gpu for gpu in told if not named or gpu["uuid"] in named]
+    chosen = case.gpus
     counted = [gpu["index"] for gpu in told if gpu["index"] >= 0]
     rows = [place for place, index in enumerate(counted) if any(gpu["index"] == index for gpu in chosen)]
     table = case.facts.get("gpus", {}).get("topology", [])

@@ -119,7 +119,7 @@ class Lock:
     @property
     def packages(self) -> dict[str, str]:
         """The version of each package, by its normal name: lower case, dashes."""
-        return {normal_name(one.name): one.version for one in self.requirements}
+        return {one.name: one.version for one in self.requirements}
 
     @property
     def id(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .engines import ENGINES
 from .findings import Case, Found
-from .rules import UNKNOWN, fact
+from .rules import UNKNOWN, fact, first
 
 MIB = 1 << 20
 
@@ -163,8 +163,8 @@ def _attention_ranks(case: Case) -> int:
         return 0
     engine = ENGINES[case.engine]
     if any(case.flags.get(name) is True for name in engine.DATA_PARALLEL_INSIDE):
-        ranks //= _whole(_said(case, engine.PARALLEL_FLAGS[2]) or 1) or 1
-    return ranks // (_whole(_said(case, engine.ATTENTION_DATA_PARALLEL)) or 1)
+        ranks //= _whole(first(case, engine.PARALLEL_FLAGS[2]) or 1) or 1
+    return ranks // (_whole(first(case, engine.ATTENTION_DATA_PARALLEL)) or 1)
 
 
 def _context(case: Case) -> int:
@@ -183,10 +183,6 @@ def _fraction(case: Case) -> float:
 def _whole(value: Any) -> int:
     """A whole number above 0; 0 for anything else, known or not."""
     return int(str(value)) if value is not UNKNOWN and str(value).isdecimal() else 0
-
-
-def _said(case: Case, flags: Sequence[str]) -> Any:
-    return next((case.flags[name] for name in flags if name in case.flags), None)
 
 
 def _model(case: Case) -> tuple[str, str]:

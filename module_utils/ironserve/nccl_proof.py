@@ -25,11 +25,11 @@ from . import all_reduce, evidence, host, nccl_log, nvml, ranks, symptoms, syste
 from .all_reduce import START_S, Watch, size_text
 from .engines import ENGINES
 from .gpus import Reading
+from .host_facts import unit_path
 from .unit_end import SYSTEMD, UnitEnd, folder_of, members
 
 HOME = "/var/cache/ironserve"
-PATH = "{environment}/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""As the unit of a service has them (roles/serve/templates/ironserve.service.j2)."""
+"""As the unit of a service has it (roles/serve/templates/ironserve.service.j2)."""
 
 PROOF_ENV = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH"}
 """So that NCCL tells what it took and how ranks reach each other; it changes nothing else."""
@@ -128,7 +128,7 @@ def plan(
         backend="nccl" if count else "gloo",
         sizes=tuple(sizes),
         env={
-            "PATH": PATH.format(environment=release["environment"]),
+            "PATH": unit_path(release),
             "HOME": HOME,
             **{name: value for name, value in own.items() if name not in LOUD_ENV},
             **(PROOF_ENV if count else {}),

@@ -47,7 +47,7 @@ def _parallel(number: int) -> Callable[[Case], tuple[str, ...]]:
 
 def _size(number: int) -> Callable[[Case], Any]:
     def read(case: Case) -> Any:
-        value = _first(case, _parallel(number)(case))
+        value = first(case, _parallel(number)(case))
         return 1 if value is None else _number(value)
 
     return read
@@ -61,33 +61,26 @@ def _backend_flags(phase: str) -> Callable[[Case], tuple[str, ...]]:
 
 def _backend(phase: str) -> Callable[[Case], Any]:
     def read(case: Case) -> Any:
-        value = _first(case, _backend_flags(phase)(case))
+        value = first(case, _backend_flags(phase)(case))
         return value if value is None or not str(value).startswith("{") else _json(value).get("backend")
 
     return read
 
 
-def _gpus(case: Case) -> list[Mapping[str, Any]]:
-    """The service's GPUs as the driver tells them; all of the host where it names none."""
-    named = case.release.get("gpus") or []
-    seen = case.facts.get("gpus", {}).get("gpus", [])
-    return [gpu for gpu in seen if not named or gpu.get("uuid") in named]
-
-
 def _gpu_count(case: Case) -> Any:
     declared = case.hardware.get("gpu_count", UNKNOWN)
-    return len(case.release.get("gpus") or []) or len(_gpus(case)) or declared
+    return len(case.release.get("gpus") or []) or len(case.gpus) or declared
 
 
 def _gpu_memory(case: Case) -> Any:
-    sizes = [gpu["memory_total_mib"] for gpu in _gpus(case) if gpu.get("memory_total_mib")]
+    sizes = [gpu["memory_total_mib"] for gpu in case.gpus if gpu.get("memory_total_mib")]
     return min(sizes) if sizes else UNKNOWN
 
 
 def _link(case: Case) -> Any:
     """How the service's GPUs reach each other: every pair over NVLink, none, or some of them."""
     topology = case.facts.get("gpus", {}).get("topology") or []
-    places = [gpu["index"] for gpu in _gpus(case) if 0 <= gpu.get("index", -1) < len(topology)]
+    places = [gpu["index"] for gpu in case.gpus if 0 <= gpu.get("index", -1) < len(topology)]
     pairs = [topology[one][other] for one in places for other in places if one < other]
     if not pairs:
         return UNKNOWN
@@ -127,7 +120,7 @@ SPECULATION_FLAGS = {"sglang": ("speculative-num-steps",), "vllm": ("speculative
 
 
 def _speculative_tokens(case: Case) -> Any:
-    value = _first(case, SPECULATION_FLAGS[case.engine])
+    value = first(case, SPECULATION_FLAGS[case.engine])
     if case.engine == "vllm" and value is not None:
         value = _json(value).get("num_speculative_tokens", UNKNOWN)
     return value if value is None or value is UNKNOWN else _number(value)
@@ -351,7 +344,8 @@ def _json(value: Any) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _first(case: Case, flags: Iterable[str]) -> Any:
+def first(case: Case, flags: Iterable[str]) -> Any:
+    """The value of the first of these flags that is given, None where none is."""
     return next((value for value in (_flag(case, name) for name in flags) if value is not None), None)
 
 

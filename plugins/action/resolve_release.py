@@ -156,8 +156,9 @@ class ActionModule(ActionBase):
         problems = Problems()
         extra = load_extra_vars(self._loader)
         check_extra_variables(extra, problems)
-        for wrong in parse_accept(str(extra.get("accept") or ""), knowledge.catalogue(ROOT))[1]:
-            problems.add("-e", "accept", wrong)
+        if accept := str(extra.get("accept") or ""):
+            for wrong in parse_accept(accept, knowledge.catalogue(ROOT))[1]:
+                problems.add("-e", "accept", wrong)
         sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)

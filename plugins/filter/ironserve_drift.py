@@ -25,7 +25,7 @@ def locked_packages(releases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str
         locks = {lock_id: lock.load(folder) for lock_id, folder in folders.items()}
     except lock.LockError as error:
         raise AnsibleFilterError(str(error)) from error
-    return {lock_id: {item.name: item.version for item in found.requirements} for lock_id, found in locks.items()}
+    return {lock_id: found.packages for lock_id, found in locks.items()}
 
 
 class FilterModule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.ironserve import all_reduce, nccl_proof
+from ansible.module_utils.ironserve import all_reduce, host_facts, nccl_proof
 from ansible.module_utils.ironserve.nccl_proof import plan, report, unit_argv
 
 KIB = 1 << 10
@@ -49,7 +49,7 @@ def test_the_ranks_get_the_variables_of_the_release_and_nccl_talks():
 
 def test_path_home_and_limits_are_those_of_the_services_unit(root):
     template = (root / "roles/serve/templates/ironserve.service.j2").read_text()
-    for path in nccl_proof.PATH.partition("}")[2].split(":")[1:]:
+    for path in host_facts.SYSTEM_PATH.split(":"):
         assert f":{path}" in template
     assert f"HOME={nccl_proof.HOME}" in template
     argv = unit_argv(planned(), *(nccl_proof.Path(f"/run/p/{name}") for name in ("s.py", "ranks", "output")))
