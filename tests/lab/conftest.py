@@ -1,4 +1,8 @@
-"""Test hosts for tests: `lab` is one lab for the whole session, `make_lab` gives further ones that a test may wreck."""
+"""Test hosts for tests: `lab` is one lab for a whole file, `make_lab` gives further ones that a test may wreck.
+
+A lab goes when its file is through: a host holds about six of the machine's inotify instances, often 128 in all,
+and where none is left, systemd does not boot.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ class LabHandle:
         self("down")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_lab() -> Iterator[Callable[[str], LabHandle]]:
     """A lab of its own for a test that wrecks it; the argument tells it from others of this session."""
     if os.geteuid() != 0:
@@ -70,7 +74,7 @@ def make_lab() -> Iterator[Callable[[str], LabHandle]]:
         lab.down()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(make_lab) -> LabHandle:
-    """The lab that the tests of a session share. It has no hosts until a test calls `up`."""
+    """The lab that the tests of a file share. It has no hosts until a test calls `up`."""
     return make_lab("")
