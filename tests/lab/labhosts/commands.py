@@ -62,8 +62,9 @@ def up(lab: Lab, count: int, suite: str, binds: Sequence[Bind], cgroup: str) -> 
                 host.create(Spec(secrets.token_hex(4), suite, str(image), cgroup, _binds_of(host, binds)))
             host.off.unlink(missing_ok=True)
         inventory.write(lab)
+        if starting:
+            _warn_about_inotify(len(starting))  # before they boot: they would be counted twice
         lab.running().send(signal.SIGUSR1)
-        _warn_about_inotify(len(starting))
         say(f"lab {lab.name}: starting {' '.join(h.name for h in starting)}" if starting else "all hosts run already")
         _all_ready(starting)
     _print_next_steps(lab)
@@ -273,7 +274,7 @@ def _ssh_answers(host: Host) -> bool:
 def _warn_about_inotify(starting: int) -> None:
     """Say where the machine has too few inotify instances left: systemd then ends with 255 instead of booting."""
     limit, used = int(INOTIFY.read_text()), sum(_inotify_instances(folder) for folder in Path("/proc").glob("[0-9]*"))
-    if starting and used + starting * INOTIFY_OF_A_HOST > limit:
+    if used + starting * INOTIFY_OF_A_HOST > limit:
         say(
             f"{used} of {limit} inotify instances are in use, {starting} more host(s) may not boot: "
             f"sysctl -w fs.inotify.max_user_instances=1024, or take labs down"
