@@ -115,6 +115,36 @@ VARIABLES: dict[str, Key] = {
             "shm": Key("bool", "remove what crashed engines left in /dev/shm; true where nothing is said"),
         },
     ),
+    "ironserve_address": Key("str", "name or address under which routers reach the host"),
+    "ironserve_routers": Key(
+        "list",
+        "inventory names of the routers in front of the host's services; not set: all hosts of the group router",
+        values=Key("str", "a host of the group router"),
+    ),
+    "ironserve_drain_timeout_s": Key(
+        "number", "seconds that requests in flight get before a server is stopped; those left are cut", low=0
+    ),
+    "ironserve_canary": Key(
+        "share", "hosts of a group that are rolled first, a number or a percentage; 0: no canary", low=0
+    ),
+    "ironserve_soak_s": Key("number", "seconds that the canary serves before the next batch", low=0),
+    "ironserve_soak_error_rate": Key(
+        "number", "share of failed requests at which the canary is bad, from 0 to 1", low=0, high=1
+    ),
+    "ironserve_batches": Key(
+        "list",
+        "sizes of the batches after the canary, numbers or percentages of the group; the last one repeats",
+        values=Key("share", "a size", low=1),
+    ),
+    "ironserve_max_unavailable": Key(
+        "share", "hosts of a group that may be out of service at a time; not set: as many as a batch has", low=1
+    ),
+    "ironserve_min_serving": Key(
+        "share", "servers that each router has admitted and healthy at any time, of those of the group", low=0
+    ),
+    "ironserve_max_failures": Key("int", "failed hosts at which a roll stops; 1: at the first", low=1),
+    "ironserve_forks": Key("int", "hosts that Ansible works on at a time; at least the largest batch", low=1),
+    "ironserve_lease_s": Key("number", "seconds after which a run that does not end loses its hosts to another", low=60),
     "ironserve_reports": Key("str", "folder on the controller for the reports as JSON, from the checkout or absolute"),
     "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
     "ironserve_index_url": Key("str", "package index or mirror; empty: PyPI"),
@@ -143,7 +173,7 @@ def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
     def number(name: str, value: Any) -> Any:
         if name == "ironserve_services" and isinstance(value, Mapping):
             return {service: own(said) for service, said in value.items()}
-        whole = name in VARIABLES and VARIABLES[name].type == "int"
+        whole = name in VARIABLES and VARIABLES[name].type in ("int", "share")
         return int(value) if whole and isinstance(value, str) and value.isdigit() else value
 
     def own(said: Any) -> Any:
@@ -165,6 +195,8 @@ BARE = {
     "accept": "the names of rules, with commas between",
     "prove_nccl": "true or false",
     "drift": "true or false",
+    "plan": "true or false",
+    "revert_all": "true or false",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 
