@@ -263,11 +263,17 @@ def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> 
     What a service may say itself is not missing here: see ``wish.check_services``.
     """
     inherited = {f"{PREFIX}{key}" for key in SERVICE_KEYS}
+    check_said(variables, where, problems)
+    for name, key in VARIABLES.items():
+        if key.required and name not in variables and name not in inherited:
+            problems.add(where, name, f"is not set: {key.about}")
+
+
+def check_said(variables: Mapping[str, Any], where: str, problems: Problems) -> None:
+    """Add every unknown or wrong site variable of one host; one that serves nothing, as a router, needs none."""
     for name in sorted(variables):
         if name not in VARIABLES:
             problems.add(where, name, f"unknown variable{did_you_mean(name, VARIABLES)}")
     for name, key in VARIABLES.items():
         if name in variables:
             check(variables[name], key, where, name, problems)
-        elif key.required and name not in inherited:
-            problems.add(where, name, f"is not set: {key.about}")
