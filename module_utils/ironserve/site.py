@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -144,7 +145,7 @@ VARIABLES: dict[str, Key] = {
     ),
     "ironserve_max_failures": Key("int", "failed hosts at which a roll stops; 1: at the first", low=1),
     "ironserve_forks": Key("int", "hosts that Ansible works on at a time; at least the largest batch", low=1),
-    "ironserve_lease_s": Key("number", "seconds after which a run that does not end loses its hosts to another", low=60),
+    "ironserve_lease_s": Key("number", "seconds after which a run that does not end may lose its hosts", low=60),
     "ironserve_reports": Key("str", "folder on the controller for the reports as JSON, from the checkout or absolute"),
     "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
     "ironserve_index_url": Key("str", "package index or mirror; empty: PyPI"),
@@ -168,13 +169,17 @@ VARIABLES["ironserve_services"] = Key(
 
 
 def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables with whole numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
+    """The variables with numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
 
     def number(name: str, value: Any) -> Any:
         if name == "ironserve_services" and isinstance(value, Mapping):
             return {service: own(said) for service, said in value.items()}
-        whole = name in VARIABLES and VARIABLES[name].type in ("int", "share")
-        return int(value) if whole and isinstance(value, str) and value.isdigit() else value
+        kind = VARIABLES[name].type if name in VARIABLES else ""
+        if not isinstance(value, str):
+            return value
+        if kind == "number" and re.fullmatch(r"\d+\.\d+", value):
+            return float(value)
+        return int(value) if kind in ("int", "share", "number") and value.isdigit() else value
 
     def own(said: Any) -> Any:
         if not isinstance(said, Mapping):
