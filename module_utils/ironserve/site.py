@@ -226,6 +226,7 @@ BARE = {
     "drift": "true or false",
     "plan": "true or false",
     "revert_all": "true or false",
+    "reason": "words for others to read",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Callable
 
 import ansible.module_utils
+from ansible import context
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import drift, prometheus
+from ansible.module_utils.ironserve import drift, lease, prometheus
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
         "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
@@ -45,6 +46,7 @@ def status_rows(
         releases = {release["service"]: release for release in wished.get("releases", ())}
         problem = (wished.get("problems") or [wished.get("msg", "")])[0]
         declared = wished.get("services", {"main": None})  # None: it cannot even be said what the inventory declares
+        held, maintenance = _lease(seen.get("lease") or {})
         for name in dict.fromkeys([*declared, *looks]):
             if service in ("", name):
                 look = looks.get(name) or _not_seen(seen)
@@ -52,8 +54,9 @@ def status_rows(
                 row["wants"], row["wanted_release_id"] = declared.get(name), releases.get(name, {}).get("release_id")
                 row["named"] = name in declared
                 row["notes"] = _notes(row, look, releases.get(name), problem)
+                row["settled"] = row["status"] == "ready" and not row["notes"] and not maintenance
+                row["notes"] = [*held, *row["notes"]] if maintenance else [*row["notes"], *held]
                 row["note"] = next(iter(row["notes"]), "")
-                row["settled"] = row["status"] == "ready" and not row["notes"]
                 rows.append(row)
     return _with_drift(rows, hosts, hostvars) if with_drift else rows
 
@@ -145,6 +148,14 @@ def _not_seen(seen: Mapping[str, Any]) -> dict[str, Any]:
     """Stands for a service of a host that did not answer."""
     status = "unreachable" if seen.get("unreachable") else "unknown"
     return {"status": status, "fault": str(seen.get("msg") or "the host was not asked")}
+
+
+def _lease(held: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Who has the host, in a line if anybody; and whether it is in maintenance, which explains all else."""
+    if not held:
+        return [], False
+    gone = lease.is_gone(held, lease.this_run(context.CLIARGS))
+    return [lease.told(held, gone)], held["purpose"] == "maintenance"
 
 
 def _notes(
@@ -239,7 +250,8 @@ def rollback_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode:
 def _outcome(seen: Mapping[str, Any], service: str) -> dict[str, Any]:
     """What role serve left of one service: the gate's answer, why it failed, what was put back then."""
     gate, failure, back = ((seen.get(f"serve_{name}") or {}).get(service) for name in ("gates", "failures", "reverts"))
-    return {**(gate or {}), "failure": failure, "put_back": back or {}}
+    lost = service in (seen.get("serve_lost") or {})
+    return {**(gate or {}), "failure": failure, "put_back": back or {}, "lost": lost}
 
 
 def _deploy_row(
@@ -253,7 +265,7 @@ def _deploy_row(
     note = "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}"
     if outcome.get("failure") is not None:
         # One that generates and could not be marked as proven has failed, too: it is not what a deploy promises.
-        verdict = verdict if verdict in ("failed", "stalled", "timeout") else "failed"
+        verdict = "lost" if outcome["lost"] else verdict if verdict in ("failed", "stalled", "timeout") else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
     took_effect = outcome.get("took_effect")

@@ -231,3 +231,34 @@ def test_what_did_not_take_effect_is_a_note_of_the_deploy_and_the_whole_is_in_th
     assert row["verdict"] == "ready"
     assert row["note"].endswith("variable A: the release says 1, and 8 of 8 ranks run with 0 (and 1 more)")
     assert row["took_effect"] == effect
+
+
+MAINTENANCE = {"token": "t", "purpose": "maintenance", "user": "eva", "controller": "ctl", "reason": "driver",
+               "age_s": 7300, "left_s": None}  # fmt: skip
+HELD = {**MAINTENANCE, "purpose": "deploy", "pid": 7, "command": "ansible-playbook deploy.yml", "left_s": 3600}
+
+
+@pytest.mark.parametrize(
+    ("look", "held", "notes", "settled"),
+    [
+        ({}, MAINTENANCE, ["in maintenance: drained by eva@ctl 2 h ago (driver)"], False),
+        ({"status": "stopped"}, MAINTENANCE,
+         ["in maintenance: drained by eva@ctl 2 h ago (driver)", "stopped by an operator"], False),
+        ({}, HELD, ["held by a run of eva@ctl that began 2 h ago (pid 7, ansible-playbook deploy.yml); it expires in "
+                    "60 min"], True),
+        ({"status": "down"}, HELD, ["should run and does not", "held by a run of eva@ctl that began 2 h ago (pid 7, "
+                                    "ansible-playbook deploy.yml); it expires in 60 min"], False),
+    ],
+)  # fmt: skip
+def test_who_has_the_host_is_told_and_a_maintenance_before_all_that_follows_from_it(rows, look, held, notes, settled):
+    [row] = status(rows, services=[{**LOOK, **look}], unknown=[], lease=held)
+    assert row["notes"] == notes
+    assert row["settled"] == settled
+
+
+def test_a_deploy_that_lost_a_host_does_not_say_that_it_failed_there(rows):
+    lost = {"serve_failures": {"main": "connection lost while main was starting"}, "serve_lost": {"main": "x"}}
+    compared = {"results": [{"serve_release": RELEASE, "reasons": ["flag --x: 1 -> 2"], "previous_id": "q"}]}
+    seen = {"deploy_resolved": {"releases": [RELEASE]}, "serve_compared": compared, **lost}
+    [row] = rows.deploy_rows(["h1"], {"h1": seen}, check_mode=False)
+    assert (row["verdict"], row["note"]) == ("lost", "connection lost while main was starting")
