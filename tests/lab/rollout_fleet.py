@@ -18,8 +18,8 @@ from deploys import BIN, ROOT, Fleet, standin_hosts
 
 PORT = 8000
 """Of the router and of each server: ironserve_port."""
-TOKENS, TOKENS_PER_S = 40, 30
-"""Streams of 0.7 to 2 s, so slow that two cores carry fifty: each token is a step of stand-in, router and client."""
+TOKENS, TOKENS_PER_S = 20, 15
+"""Streams of 0.7 to 2 s. Fifty of them take a third of a core: each token is a step of stand-in, router and client."""
 PATIENCE_S = 60
 FLAG = "--max-num-seqs"
 
@@ -161,14 +161,15 @@ class Roll:
         return self.process.returncode
 
 
-def rollout_hosts(lab: Any, servers: int, engines: Path) -> Any:
+def rollout_hosts(lab: Any, servers: int, engines: Path | None = None) -> Any:
     """Bring up hosts for a fleet of so many servers and its router, which see the wheels of both.
 
-    The servers share the folder of environments, so that what they run is built once, on the first.
+    With ``engines`` they share that folder of environments: what the first one built is there on all.
     """
-    subprocess.run(["tools/engines.sh", "router"], cwd=ROOT, env=with_tools(), check=True, stdout=subprocess.DEVNULL)
-    standin_hosts(lab, servers + 1, binds=[f"{engines}:/opt/ironserve/engines"])
-    return lab
+    lock = yaml.safe_load((ROOT / "tests" / "lab" / "standin.yml").read_text())["ironserve_locks"]["router"]
+    wheels = [sys.executable, "tools/wheelhouse.py", f"environments/{lock}"]
+    subprocess.run(wheels, cwd=ROOT, env=with_tools(), check=True, stdout=subprocess.DEVNULL)
+    return standin_hosts(lab, servers + 1, binds=[f"{engines}:/opt/ironserve/engines"] if engines else [])
 
 
 def with_tools() -> dict[str, str]:
