@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any, Callable
 
 from .. import host
+from ..systemd import UNIT_DIRECTORY
 from . import KINDS
 from .driver import RefusedError, Router, RouterError, SilentError, Worker, router_of
 
 SETTINGS = Path("/etc/ironserve/router/router.json")
 ADMITTED = Path("/var/lib/ironserve/router/admitted.json")
 UNIT = "ironserve-router.service"
+LAUNCHER = Path("/opt/ironserve/runtime/launch_router.py")
+FILES = (SETTINGS, LAUNCHER, Path(UNIT_DIRECTORY) / UNIT)
+"""What the router's process was made from."""
 
 POLL_S = 0.2
 ASK_S = 5.0
@@ -43,6 +47,24 @@ def admit(admitted: Sequence[str], url: str) -> list[str]:
 def forget(admitted: Sequence[str], url: str) -> list[str]:
     """The list without ``url``."""
     return [known for known in admitted if known != url]
+
+
+def is_outdated(started_at: float, written_at: Sequence[float]) -> bool:
+    """Whether a file was written after the process that read it began: a run may end between writing and restarting.
+
+    Args:
+        started_at: when the process began, 0 where none runs.
+        written_at: when the files were written; seconds of the same clock.
+    """
+    return started_at > 0 and any(at > started_at for at in written_at)
+
+
+def outdated(files: Sequence[Path] = FILES) -> bool:
+    """Whether the router of this host runs with an older state of its files."""
+    started_us = int(host.show(UNIT).get("ExecMainStartTimestampMonotonic") or 0)
+    booted = time.time() - time.monotonic()
+    written = [file.stat().st_mtime for file in files if file.exists()]
+    return is_outdated(booted + started_us / 1e6 if started_us else 0.0, written)
 
 
 class Pool:

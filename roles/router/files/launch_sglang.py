@@ -31,6 +31,7 @@ def arguments(settings: Mapping[str, Any], workers: Sequence[str]) -> list[str]:
         "worker-startup-check-interval": START_LOOK_S,
         "worker-startup-timeout-secs": START_TIMEOUT_S,
         "shutdown-grace-period-secs": settings["grace_s"],
+        "log-level": "warn",  # at info it writes several lines a request
     }
     argv = [word for name, value in words.items() for word in (f"--{name}", str(value))]
     if settings.get("api_key"):
@@ -46,7 +47,7 @@ def read(path: str, otherwise: str) -> Any:
 
 def main(settings: str, admitted: str) -> None:
     """Become the router."""
-    from sglang_router.launch_router import launch_router, parse_router_args
+    from sglang_router.launch_router import launch_router, parse_router_args  # noqa: PLC0415  only its Python has it
 
     launch_router(parse_router_args(arguments(read(settings, "{}"), read(admitted, "[]"))))
 
