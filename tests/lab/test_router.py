@@ -110,15 +110,16 @@ def test_the_router_runs_and_says_its_key_to_nobody(routed):
     assert KEY not in seen
     assert shell("h3", "stat -c '%a %U %G' /etc/ironserve/router/router.json") == "640 root ironserve"
     ask = "curl -s -o /dev/null -w '%{http_code} ' http://127.0.0.1:8000"
-    assert shell("h3", f"{ask}/health; {ask}/workers; {ask}/v1/models") == "200 401 401"
+    generate = f"{ask}/v1/completions -H 'Content-Type: application/json' -d '{{}}'"
+    assert shell("h3", f"{ask}/health; {ask}/workers; {generate}") == "200 401 401"
 
 
 def test_a_second_run_changes_nothing_and_an_interrupted_one_is_finished(routed):
     again = routed.play("playbooks/router.yml")
     assert recap(again.stdout, "h3")["changed"] == 0
     pid = routed.fleet.shell("h3", "systemctl show -P MainPID ironserve-router")
-    # What is written and not read yet: a run was ended before its restart.
-    routed.fleet.shell("h3", "touch /etc/ironserve/router/router.json")
+    # What it runs with was read before the files were written: a run was ended before its restart.
+    routed.fleet.shell("h3", "echo '{}' > /run/ironserve-router/read.json")
     assert recap(routed.play("playbooks/router.yml").stdout, "h3")["changed"] == 1
     assert routed.fleet.shell("h3", "systemctl show -P MainPID ironserve-router") != pid
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -24,6 +25,8 @@ UNIT = "ironserve-router.service"
 LAUNCHER = Path("/opt/ironserve/runtime/launch_router.py")
 FILES = (SETTINGS, LAUNCHER, Path(UNIT_DIRECTORY) / UNIT)
 """What the router's process was made from."""
+READ = Path("/run/ironserve-router/read.json")
+"""Digests of those files as the process read them. Theirs, not an age: a clock may jump."""
 
 POLL_S = 0.2
 ASK_S = 5.0
@@ -49,22 +52,21 @@ def forget(admitted: Sequence[str], url: str) -> list[str]:
     return [known for known in admitted if known != url]
 
 
-def is_outdated(started_at: float, written_at: Sequence[float]) -> bool:
-    """Whether a file was written after the process that read it began: a run may end between writing and restarting.
-
-    Args:
-        started_at: when the process began, 0 where none runs.
-        written_at: when the files were written; seconds of the same clock.
-    """
-    return started_at > 0 and any(at > started_at for at in written_at)
+def is_outdated(read: Mapping[str, Any], files: Mapping[str, str]) -> bool:
+    """Whether the router runs with another state of its files than they have now; both are digests by path."""
+    return any(read.get(path) != digest for path, digest in files.items())
 
 
-def outdated(files: Sequence[Path] = FILES) -> bool:
-    """Whether the router of this host runs with an older state of its files."""
-    started_us = int(host.show(UNIT).get("ExecMainStartTimestampMonotonic") or 0)
-    booted = time.time() - time.monotonic()
-    written = [file.stat().st_mtime for file in files if file.exists()]
-    return is_outdated(booted + started_us / 1e6 if started_us else 0.0, written)
+def outdated(files: Sequence[Path] = FILES, record: Path = READ) -> bool:
+    """Whether the router of this host, if it runs, read its files before they were written."""
+    if host.show(UNIT).get("MainPID", "0") == "0":
+        return False
+    now = {str(file): hashlib.sha256(host.read_bytes(file) or b"").hexdigest() for file in files}
+    try:
+        read = json.loads(host.read_foreign(record) or "{}")
+    except ValueError:
+        read = {}
+    return is_outdated(read if isinstance(read, dict) else {}, now)
 
 
 class Pool:

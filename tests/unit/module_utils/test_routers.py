@@ -227,10 +227,18 @@ def test_the_url_of_a_server(address, url):
     assert routers.worker_url(address, 8000) == url
 
 
-def test_a_router_is_outdated_when_a_file_is_younger_than_its_process():
-    assert pool.is_outdated(100.0, [90.0, 101.0])
-    assert not pool.is_outdated(100.0, [90.0, 99.0])
-    assert not pool.is_outdated(0.0, [90.0])
+def test_a_router_is_outdated_until_it_has_read_what_was_written(launcher, tmp_path, monkeypatch):
+    shown = {"MainPID": "7"}
+    monkeypatch.setattr(pool.host, "show", lambda unit: shown)
+    settings, record = tmp_path / "router.json", tmp_path / "read.json"
+    settings.write_text("{}")
+    assert pool.outdated([settings], record)  # it left no word of what it has read
+    record.write_text(json.dumps(launcher.digests([str(settings)])))
+    assert not pool.outdated([settings], record)
+    settings.write_text('{"port": 8100}')
+    assert pool.outdated([settings], record)
+    shown["MainPID"] = "0"
+    assert not pool.outdated([settings], record)
 
 
 @pytest.fixture(scope="module")
