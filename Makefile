@@ -73,8 +73,8 @@ lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
-	tools/engines.sh standin vllm sglang
-	tools/molecule.sh engine_environment gpu_host serve deploy real_vllm real_sglang
+	tools/engines.sh standin vllm sglang router
+	tools/molecule.sh engine_environment gpu_host router serve deploy real_vllm real_sglang
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p

@@ -75,7 +75,7 @@ workers:
   sample: [{url: "http://10.0.0.7:8000", healthy: true, load: 0, model: ""}]
 admitted:
   description: URLs of those that are meant to get requests, in the order in which they came.
-  returned: success
+  returned: always
   type: list
   elements: str
 errors:
@@ -83,6 +83,10 @@ errors:
   returned: success
   type: dict
   sample: {"http://10.0.0.7:8000": {ok: 1000, failed: 0}}
+outdated:
+  description: Whether the router runs with older settings than its files have. Role C(router) restarts it then.
+  returned: always
+  type: bool
 msg:
   description: What was done, or seen, in a line; or why it failed, and what to do.
   returned: always
@@ -92,8 +96,9 @@ msg:
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve import host
 from ansible.module_utils.ironserve.routers import KINDS, RouterError
-from ansible.module_utils.ironserve.routers.pool import Pool
+from ansible.module_utils.ironserve.routers.pool import ADMITTED, Pool, outdated, parse_admitted
 
 
 def main() -> None:
@@ -120,8 +125,8 @@ def main() -> None:
         else:
             answer = pool.listed(want["at_least"])
     except (RouterError, OSError, subprocess.TimeoutExpired) as error:
-        module.fail_json(msg=str(error))
-    module.exit_json(**answer)
+        module.fail_json(msg=str(error), outdated=outdated(), admitted=parse_admitted(host.read_text(ADMITTED)))
+    module.exit_json(**answer, outdated=outdated())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# engines.sh [standin|sglang|vllm|router ...]: has what test hosts run engines and routers from: wheels in .ironserve/wheelhouse, a tiny model in
+# engines.sh [standin|sglang|vllm|router ...]: has what test hosts run engines from: wheels in .ironserve/wheelhouse, a tiny model in
 # .ironserve/models, a folder for environments on disk (a test host's own disk is memory) in .ironserve/engines.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
@@ -62,7 +61,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         problems = Problems()
         check_extra_variables(load_extra_vars(self._loader), problems)
-        if boolean(self._task.args.get("site", False)):
+        if self._task.args.get("site"):
             said = task_vars or {}
             named = {name: self._templar.template(said[name]) for name in said if name.startswith(PREFIX)}
             check_said(numbers_as_such(named), f"host {said['inventory_hostname']}", problems)

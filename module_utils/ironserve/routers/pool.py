@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
 from .. import host
+from ..systemd import UNIT_DIRECTORY
 from . import KINDS
 from .driver import RefusedError, Router, RouterError, SilentError, Worker, router_of
 
 SETTINGS = Path("/etc/ironserve/router/router.json")
 ADMITTED = Path("/var/lib/ironserve/router/admitted.json")
 UNIT = "ironserve-router.service"
+LAUNCHER = Path("/opt/ironserve/runtime/launch_router.py")
+FILES = (SETTINGS, LAUNCHER, Path(UNIT_DIRECTORY) / UNIT)
+"""What the router's process was made from."""
+READ = Path("/run/ironserve-router/read.json")
+"""Digests of those files as the process read them. Theirs, not an age: a clock may jump."""
 
 POLL_S = 0.2
 ASK_S = 5.0
@@ -43,6 +50,23 @@ def admit(admitted: Sequence[str], url: str) -> list[str]:
 def forget(admitted: Sequence[str], url: str) -> list[str]:
     """The list without ``url``."""
     return [known for known in admitted if known != url]
+
+
+def is_outdated(read: Mapping[str, Any], files: Mapping[str, str]) -> bool:
+    """Whether the router runs with another state of its files than they have now; both are digests by path."""
+    return any(read.get(path) != digest for path, digest in files.items())
+
+
+def outdated(files: Sequence[Path] = FILES, record: Path = READ) -> bool:
+    """Whether the router of this host, if it runs, read its files before they were written."""
+    if host.show(UNIT).get("MainPID", "0") == "0":
+        return False
+    now = {str(file): hashlib.sha256(host.read_bytes(file) or b"").hexdigest() for file in files}
+    try:
+        read = json.loads(host.read_foreign(record) or "{}")
+    except ValueError:
+        read = {}
+    return is_outdated(read if isinstance(read, dict) else {}, now)
 
 
 class Pool:
