@@ -53,7 +53,7 @@ def _way(batches: Sequence[Mapping[str, Any]], whole: bool) -> str:
         return ", then ".join(told)
     rest = batches[1:]
     sizes = {len(batch["hosts"]) for batch in rest}
-    size = f"{min(sizes)} to {max(sizes)} hosts" if len(sizes) > 1 else _counted(max(sizes), "host")
+    size = f"{'up to ' if len(sizes) > 1 else ''}{_counted(max(sizes), 'host')}"
     return f"{told[0]}, then {len(rest)} batches of {size}, the first {listed(rest[0]['hosts'])}"
 
 
