@@ -65,13 +65,8 @@ def is_rescued(task: Any) -> bool:
 
 
 def message(result: Any) -> str:
-    """What a failed task says, as a person needs it."""
+    """What a failed task, or an item of it, says, as a person needs it."""
     answer, task = result.result, result.task
-    failed = [item for item in answer.get("results", ()) if task.loop and isinstance(item, dict) and item.get("failed")]
-    return "\n".join(dict.fromkeys(_words(one, task) for one in failed or [answer]))
-
-
-def _words(answer: dict[str, Any], task: Any) -> str:
     said = answer.get("msg") or answer.get("censored") or "it failed and did not say why"
     text = "\n".join(map(str, said)) if isinstance(said, list) else str(said)
     if answer.get("stderr"):  # of a command
@@ -79,8 +74,8 @@ def _words(answer: dict[str, Any], task: Any) -> str:
     plain = text.removeprefix("Task failed: ")  # how Ansible begins what no module and no action said itself
     errors = str(answer.get("module_stderr") or answer.get("module_stdout") or "").strip().splitlines()
     if plain != text or "module_stderr" in answer:
-        cause = [plain, *errors[-1:]]
-        return f"{task.get_name()}: {': '.join(cause)}\nrun again with -vvv to see where ({task.get_path()})"
+        cause = ": ".join([task.get_name(), plain, *errors[-1:]])
+        return f"{cause}\nrun again with -vvv to see where ({task.get_path()})"
     foreign = str(task.resolved_action).startswith("ansible.") and task.resolved_action not in WORDED
     return f"{task.get_name()}: {text}" if foreign else text
 
@@ -101,6 +96,7 @@ class CallbackModule(default.CallbackModule):
         self._pid = 0
         self._play_id = self._stage_shown = ""
         self._pending: dict[tuple[str, str, bool], list[str]] = {}  # what several hosts say is told once
+        self._items: dict[tuple[str, str], list[str]] = {}  # what items of a task said, by host and task
         self._held: dict[str, list[str]] = {}
         self._said: dict[str, list[str]] = {}
         self._failed: set[str] = set()
@@ -176,10 +172,11 @@ class CallbackModule(default.CallbackModule):
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Tell it, or hold it until its rescue has said what came of it."""
         self._handle_warnings(result.result)
+        host = result.host.get_name()
+        said = self._items.pop((host, result.task._uuid), None) or [message(result)]
         if ignore_errors:
             return
-        host = result.host.get_name()
-        text = without_host(message(result), host)
+        text = without_host("\n".join(dict.fromkeys(said)), host)
         if is_rescued(result.task):
             self._held.setdefault(host, []).append(text)
             return
@@ -232,8 +229,10 @@ class CallbackModule(default.CallbackModule):
         self._handle_warnings(result.result)
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Only warnings: the task tells what its items said."""
+        """Keep what it says: the task itself only knows that items failed."""
         self._handle_warnings(result.result)
+        key = (result.host.get_name(), result.task._uuid)
+        self._items.setdefault(key, []).append(message(result))
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
         """Only warnings."""
