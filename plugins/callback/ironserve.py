@@ -23,6 +23,7 @@ author: Ironserve contributors
 
 import atexit
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,10 @@ class CallbackModule(default.CallbackModule):
             color = constants.COLOR_UNREACHABLE if word == "UNREACHABLE" else constants.COLOR_ERROR
             self._say(told([] if whole else sorted(hosts), word, text), color)
         if unreachable:
-            words = " ".join([*(f"-i {one}" for one in self._inventories()), ",".join(unreachable), "-m ping"])
+            given = [word for one in self._inventories() for word in ("-i", one)]
+            words = shlex.join(["ansible", *given, ",".join(unreachable), "-m", "ping"])
             limit = ":".join(["all", *(f"!{host}" for host in unreachable)])
-            self._say(
-                f"    What to do: ansible {words} tries the connection alone; -l '{limit}' leaves out who is away."
-            )
+            self._say(f"    What to do: {words} tries the connection alone; -l '{limit}' leaves out who is away.")
 
     def _fail(self, host: str, word: str, text: str, whole: bool = False) -> None:
         """Have a message told, unless the host said the same before."""
@@ -280,7 +280,9 @@ class CallbackModule(default.CallbackModule):
                 f"{', '.join(self._batch) or 'no host'} was at work{done}; no other host was touched. The same command "
                 "goes on from here; what runs now: ansible-playbook playbooks/status.yml"
             )
-        else:
-            work = "; ".join(f'{host} was at "{task}"' for host, task in self._batch.items()) or "no host was at work"
+        elif self._batch:
+            work = "; ".join(f'{host} was at "{task}"' for host, task in self._batch.items())
             what = f"{work}. Run the same command again"
+        else:
+            what = "no host was touched"
         self._say(f"cut off after {took}: {what}", constants.COLOR_ERROR)
