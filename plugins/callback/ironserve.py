@@ -96,6 +96,7 @@ class CallbackModule(default.CallbackModule):
         self._began = time.monotonic()
         self._pid = 0
         self._play_id = self._stage_shown = ""
+        self._stage = ""  # of a playbook of ours its file; plays that nobody is left for do not count
         self._pending: dict[tuple[str, str, bool], list[str]] = {}  # what several hosts say is told once
         self._items: dict[tuple[str, str], list[str]] = {}  # what items of a task said, by host and task
         self._held: dict[str, list[str]] = {}
@@ -153,17 +154,14 @@ class CallbackModule(default.CallbackModule):
         self._batch = {}
         self._play = play
 
-    def _stage(self) -> str:
-        """The file of the play, where it is one of ours."""
-        file = Path(self._play.get_path().rpartition(":")[0] if self._play else "")
-        return file.stem if file.parent == ROOT / "playbooks" else ""
-
     def _task_start(self, task: Any, prefix: str | None = None) -> None:  # noqa: ARG002  # Ansible calls it
         """Say that a stage begins; one that no host is in has no task."""
         self._flush()
         if self._play and self._stage_shown != self._play_id:
             self._say(f"{chr(10) if self._stage_shown else ''}== {self._play.get_name().strip()}")
             self._stage_shown = self._play_id
+            file = Path(self._play.get_path().rpartition(":")[0])
+            self._stage = file.stem if file.parent == ROOT / "playbooks" else ""
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Know who is at work."""
@@ -261,7 +259,7 @@ class CallbackModule(default.CallbackModule):
             self._say(f"done in {took}{checked}{nobody}")
             return
         parts = [", ".join(failed), f"unreachable: {', '.join(sorted(stats.dark))}" if stats.dark else ""]
-        parts.append(TOUCHED.get(self._stage(), ""))
+        parts.append(TOUCHED.get(self._stage, ""))
         what = "; ".join(filter(None, parts))
         self._say(f"FAILED in {took}{f': {what}' if what else ''}", constants.COLOR_ERROR)
 
@@ -270,10 +268,10 @@ class CallbackModule(default.CallbackModule):
         if self._pid != os.getpid():  # the end was told, or this is a worker
             return
         self._flush()
-        stage, took = self._stage(), duration(time.monotonic() - self._began)
-        if stage in TOUCHED:
-            what = f"{TOUCHED[stage]}. Run the same command again"
-        elif stage == "roll":
+        took = duration(time.monotonic() - self._began)
+        if self._stage in TOUCHED:
+            what = f"{TOUCHED[self._stage]}. Run the same command again"
+        elif self._stage == "roll":
             through = [host for host in self._through if host not in self._said]
             done = f"; {', '.join(through)}: done" if through else ""
             what = (
