@@ -44,7 +44,7 @@ demo-down:  ## remove what the demos made, but for the caches
 
 show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
 	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\
-	ANSIBLE_DISPLAY_OK_HOSTS=false ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
+	ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
 	  playbooks/show.yml $(if $(PROFILE),-e 'profile=$(PROFILE)') $(if $(SERVICE),-e 'service=$(SERVICE)')
 
 docs: setup  ## write the references in docs/ anew from the schema and from the known causes

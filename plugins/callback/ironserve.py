@@ -23,6 +23,7 @@ author: Ironserve contributors
 
 import atexit
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,8 @@ def is_rescued(task: Any) -> bool:
 
 
 def message(result: Any) -> str:
-    """What a failed task says, as a person needs it."""
+    """What a failed task, or an item of it, says, as a person needs it."""
     answer, task = result.result, result.task
-    failed = [item for item in answer.get("results", ()) if task.loop and isinstance(item, dict) and item.get("failed")]
-    return "\n".join(dict.fromkeys(_words(one, task) for one in failed or [answer]))
-
-
-def _words(answer: dict[str, Any], task: Any) -> str:
     said = answer.get("msg") or answer.get("censored") or "it failed and did not say why"
     text = "\n".join(map(str, said)) if isinstance(said, list) else str(said)
     if answer.get("stderr"):  # of a command
@@ -79,8 +75,8 @@ def _words(answer: dict[str, Any], task: Any) -> str:
     plain = text.removeprefix("Task failed: ")  # how Ansible begins what no module and no action said itself
     errors = str(answer.get("module_stderr") or answer.get("module_stdout") or "").strip().splitlines()
     if plain != text or "module_stderr" in answer:
-        cause = [plain, *errors[-1:]]
-        return f"{task.get_name()}: {': '.join(cause)}\nrun again with -vvv to see where ({task.get_path()})"
+        cause = ": ".join([task.get_name(), plain, *errors[-1:]])
+        return f"{cause}\nrun again with -vvv to see where ({task.get_path()})"
     foreign = str(task.resolved_action).startswith("ansible.") and task.resolved_action not in WORDED
     return f"{task.get_name()}: {text}" if foreign else text
 
@@ -100,7 +96,9 @@ class CallbackModule(default.CallbackModule):
         self._began = time.monotonic()
         self._pid = 0
         self._play_id = self._stage_shown = ""
+        self._stage = ""  # of a playbook of ours its file; plays that nobody is left for do not count
         self._pending: dict[tuple[str, str, bool], list[str]] = {}  # what several hosts say is told once
+        self._items: dict[tuple[str, str], list[str]] = {}  # what items of a task said, by host and task
         self._held: dict[str, list[str]] = {}
         self._said: dict[str, list[str]] = {}
         self._failed: set[str] = set()
@@ -123,11 +121,10 @@ class CallbackModule(default.CallbackModule):
             color = constants.COLOR_UNREACHABLE if word == "UNREACHABLE" else constants.COLOR_ERROR
             self._say(told([] if whole else sorted(hosts), word, text), color)
         if unreachable:
-            words = " ".join([*(f"-i {one}" for one in self._inventories()), ",".join(unreachable), "-m ping"])
+            given = [word for one in self._inventories() for word in ("-i", one)]
+            words = shlex.join(["ansible", *given, ",".join(unreachable), "-m", "ping"])
             limit = ":".join(["all", *(f"!{host}" for host in unreachable)])
-            self._say(
-                f"    What to do: ansible {words} tries the connection alone; -l '{limit}' leaves out who is away."
-            )
+            self._say(f"    What to do: {words} tries the connection alone; -l '{limit}' leaves out who is away.")
 
     def _fail(self, host: str, word: str, text: str, whole: bool = False) -> None:
         """Have a message told, unless the host said the same before."""
@@ -157,17 +154,14 @@ class CallbackModule(default.CallbackModule):
         self._batch = {}
         self._play = play
 
-    def _stage(self) -> str:
-        """The file of the play, where it is one of ours."""
-        file = Path(self._play.get_path().rpartition(":")[0] if self._play else "")
-        return file.stem if file.parent == ROOT / "playbooks" else ""
-
     def _task_start(self, task: Any, prefix: str | None = None) -> None:  # noqa: ARG002  # Ansible calls it
         """Say that a stage begins; one that no host is in has no task."""
         self._flush()
         if self._play and self._stage_shown != self._play_id:
             self._say(f"{chr(10) if self._stage_shown else ''}== {self._play.get_name().strip()}")
             self._stage_shown = self._play_id
+            file = Path(self._play.get_path().rpartition(":")[0])
+            self._stage = file.stem if file.parent == ROOT / "playbooks" else ""
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Know who is at work."""
@@ -176,10 +170,11 @@ class CallbackModule(default.CallbackModule):
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Tell it, or hold it until its rescue has said what came of it."""
         self._handle_warnings(result.result)
+        host = result.host.get_name()
+        said = self._items.pop((host, result.task._uuid), None) or [message(result)]
         if ignore_errors:
             return
-        host = result.host.get_name()
-        text = without_host(message(result), host)
+        text = without_host("\n".join(dict.fromkeys(said)), host)
         if is_rescued(result.task):
             self._held.setdefault(host, []).append(text)
             return
@@ -232,8 +227,10 @@ class CallbackModule(default.CallbackModule):
         self._handle_warnings(result.result)
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
-        """Only warnings: the task tells what its items said."""
+        """Keep what it says: the task itself only knows that items failed."""
         self._handle_warnings(result.result)
+        key = (result.host.get_name(), result.task._uuid)
+        self._items.setdefault(key, []).append(message(result))
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
         """Only warnings."""
@@ -262,7 +259,7 @@ class CallbackModule(default.CallbackModule):
             self._say(f"done in {took}{checked}{nobody}")
             return
         parts = [", ".join(failed), f"unreachable: {', '.join(sorted(stats.dark))}" if stats.dark else ""]
-        parts.append(TOUCHED.get(self._stage(), ""))
+        parts.append(TOUCHED.get(self._stage, ""))
         what = "; ".join(filter(None, parts))
         self._say(f"FAILED in {took}{f': {what}' if what else ''}", constants.COLOR_ERROR)
 
@@ -271,17 +268,19 @@ class CallbackModule(default.CallbackModule):
         if self._pid != os.getpid():  # the end was told, or this is a worker
             return
         self._flush()
-        stage, took = self._stage(), duration(time.monotonic() - self._began)
-        if stage in TOUCHED:
-            what = f"{TOUCHED[stage]}. Run the same command again"
-        elif stage == "roll":
+        took = duration(time.monotonic() - self._began)
+        if self._stage in TOUCHED:
+            what = f"{TOUCHED[self._stage]}. Run the same command again"
+        elif self._stage == "roll":
             through = [host for host in self._through if host not in self._said]
             done = f"; {', '.join(through)}: done" if through else ""
             what = (
                 f"{', '.join(self._batch) or 'no host'} was at work{done}; no other host was touched. The same command "
                 "goes on from here; what runs now: ansible-playbook playbooks/status.yml"
             )
-        else:
-            work = "; ".join(f'{host} was at "{task}"' for host, task in self._batch.items()) or "no host was at work"
+        elif self._batch:
+            work = "; ".join(f'{host} was at "{task}"' for host, task in self._batch.items())
             what = f"{work}. Run the same command again"
+        else:
+            what = "no host was touched"
         self._say(f"cut off after {took}: {what}", constants.COLOR_ERROR)
