@@ -11,7 +11,8 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other soak bench wheelhouse lock dry-run requirements format clean
+.PHONY: help setup packages demo demo-fleet demo-down show docs test test-fast lint unit engines lab molecule other soak soak-fleet \
+  bench bench-fleet wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,8 +35,12 @@ ENGINE ?= vllm
 demo: setup packages  ## deploy the real vLLM (or ENGINE=sglang) onto a test host on this machine, and ask it something
 	@tools/demo.sh $(ENGINE)
 
-demo-down:  ## remove what `make demo` made, but for the caches
+demo-fleet: setup packages  ## three hosts behind a router, under load: a good rollout, and a bad one that takes itself back
+	@tools/demo_fleet.sh
+
+demo-down:  ## remove what the demos made, but for the caches
 	@tests/lab/lab --name demo down
+	@tests/lab/lab --name demo-fleet down
 
 show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
 	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\
@@ -87,6 +92,12 @@ bench: setup packages  ## measure what a deploy, a preflight, the gate and a cle
 	.venv/bin/python tests/benchmarks/preflight.py
 	.venv/bin/python tests/benchmarks/gate.py
 	.venv/bin/python tests/benchmarks/cleanup.py
+
+soak-fleet: setup packages  ## rollouts under load whose controller is killed at 20 moments: is every host accounted for?
+	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py -k killed
+
+bench-fleet: setup packages  ## measure fleets of 8, 16 and 32 test hosts (SIZES=); JSON in .ironserve/bench-fleet.json
+	.venv/bin/python tests/benchmarks/fleet.py --raise-inotify --mitogen $(if $(SIZES),--sizes $(SIZES))
 
 LOCK ?= vllm-0.32.0-cpu
 wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu (a name or a path)

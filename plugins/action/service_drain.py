@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import slices
+from ansible.module_utils.ironserve import remote, slices
 
 
 class ActionModule(ActionBase):
@@ -35,12 +35,13 @@ class ActionModule(ActionBase):
             answer: dict[str, Any] = self._execute_module("service_drain", module_args=call, task_vars=task_vars)
             return answer
 
+        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
         say, service = Display().display, str(arguments.get("service"))
-        try:
+
+        def work() -> dict[str, Any]:
             self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
-            done = slices.drive(execute, say, host, service, lost=AnsibleConnectionFailure)
-        except AnsibleConnectionFailure as error:
-            # Not unreachable in Ansible's sense: no rescue would run, and nobody would say what became of the host.
-            return {**result, "failed": True, "lost": True, "msg": f"lost {host} while it was draining: {error}"}
+            return slices.drive(execute, say, host, service, link.lost, link.reconnect_timeout_s)
+
+        done = link.attempt(f"{service} was draining", work)
         done.pop("slice", None)
         return {**result, **done}
