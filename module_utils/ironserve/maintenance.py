@@ -19,11 +19,6 @@ class Server(NamedTuple):
     """A number, or a percentage of the servers of its kind: ``"25%"``."""
 
 
-def worker_url(address: str, port: int) -> str:
-    """Under which a router reaches a server: ``http://[fd00::7]:8000``."""
-    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
-
-
 def at_least(share: int | str, of: int) -> int:
     """How many of so many a number or percentage means: a part of one is a whole one."""
     text = str(share).strip()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import maintenance, wish
+from ansible.module_utils.ironserve import maintenance, routers, wish
 
 
 def lease_problems(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[str]:
@@ -50,7 +50,7 @@ def _servers(host: str, variables: Mapping[str, Any]) -> list[maintenance.Server
             host,
             name,
             str(variables["ironserve_host_group"]),
-            maintenance.worker_url(str(variables["ironserve_address"]), int(ports.get(name) or view["ironserve_port"])),
+            routers.worker_url(str(variables["ironserve_address"]), int(ports.get(name) or view["ironserve_port"])),
             list(variables["ironserve_routers"]),
             variables["ironserve_min_serving"],
         )
@@ -83,6 +83,8 @@ def drain_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bo
 def _drain(look: Mapping[str, Any], done: Mapping[str, Any], check_mode: bool) -> str:
     if not look.get("release_id"):
         return "not deployed"
+    if done.get("skipped"):
+        return "no router"
     return "would drain" if check_mode else str(done.get("state") or "not reached")
 
 
@@ -147,7 +149,6 @@ class FilterModule:
         return {
             "ironserve_lease_problems": lease_problems,
             "ironserve_deployed": deployed,
-            "ironserve_worker_url": maintenance.worker_url,
             "ironserve_drain_problems": drain_problems,
             "ironserve_drain_rows": drain_rows,
             "ironserve_drain_summary": drain_summary,

@@ -97,9 +97,9 @@ def roll_moved(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any],
     return [host for host in reversed(order) if verdicts[host] == "moved"] if revert_all and not whole else []
 
 
-def roll_failure(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a host has after a turn that failed: ``roll_outcome``."""
-    return {"verdict": "lost" if result.get("lost") else "failed", "cause": str(result.get("msg", ""))}
+def roll_failure(result: Mapping[str, Any], lost: Mapping[str, Any]) -> dict[str, Any]:
+    """What a host has after a turn that failed: ``roll_outcome``. ``lost``: what role serve left, ``serve_lost``."""
+    return {"verdict": "lost" if lost or result.get("lost") else "failed", "cause": str(result.get("msg", ""))}
 
 
 class FilterModule:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.ironserve.maintenance import Server, at_least, serving, too_few, worker_url
+from ansible.module_utils.ironserve.maintenance import Server, at_least, serving, too_few
+from ansible.module_utils.ironserve.routers import worker_url
 
 
 def server(number, service="main", group="hopper", least=2, routers=("r1",)):
@@ -56,8 +57,3 @@ def test_every_router_is_asked_for():
 @pytest.mark.parametrize(("share", "of", "count"), [(2, 8, 2), ("2", 8, 2), ("25%", 8, 2), ("25%", 9, 3), ("0%", 9, 0)])
 def test_a_part_of_a_server_is_a_whole_one(share, of, count):
     assert at_least(share, of) == count
-
-
-def test_an_address_of_six_is_in_brackets():
-    assert worker_url("fd00::7", 8000) == "http://[fd00::7]:8000"
-    assert worker_url("gpu-a03", 8000) == "http://gpu-a03:8000"
