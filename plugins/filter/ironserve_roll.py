@@ -97,9 +97,18 @@ def roll_moved(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any],
     return [host for host in reversed(order) if verdicts[host] == "moved"] if revert_all and not whole else []
 
 
-def roll_failure(result: Mapping[str, Any], lost: Mapping[str, Any]) -> dict[str, Any]:
-    """What a host has after a turn that failed: ``roll_outcome``. ``lost``: what role serve left, ``serve_lost``."""
-    return {"verdict": "lost" if lost or result.get("lost") else "failed", "cause": str(result.get("msg", ""))}
+def roll_failure(result: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a host has after a turn that failed: ``roll_outcome``.
+
+    ``serving``: every service that went out of service is back. ``seen``: what role serve left on the host.
+    """
+    times = (seen.get("serve_times") or {}).values()
+    lost = bool(seen.get("serve_lost") or result.get("lost"))
+    return {
+        "verdict": "lost" if lost else "failed",
+        "cause": str(result.get("msg", "")),
+        "serving": not lost and all("back" in at for at in times),
+    }
 
 
 class FilterModule:

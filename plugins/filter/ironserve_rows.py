@@ -252,13 +252,16 @@ def _rolled(rows: list[dict[str, Any]], seen: Mapping[str, Any]) -> list[dict[st
     told = any(row["verdict"] in FAILED for row in rows)
     for row in meant:
         open_still = row["verdict"] == "not reached"
+        if verdict == "taken back":  # it had moved, and the roll took all back that had
+            row["verdict"] = verdict
         if open_still and verdict == "moved":
             row["verdict"] = "moved"
         elif open_still and (verdict == "lost" or (verdict == "failed" and not told)):
             row["verdict"], row["cause"], told = verdict, cause, True
             row["note"] = "; ".join(filter(None, (row["note"], cause)))
-        row["downtime_s"] = rolled.get("downtime_s")
-        row["gate_s"] = row["ready_s"] if row["ready_s"] is not None else rolled.get("gate_s")
+        at = (seen.get("serve_times") or {}).get(row["service"], {})
+        row["downtime_s"] = round(at["back"] - at["out"], 1) if "back" in at and "out" in at else None
+        row["gate_s"] = row["ready_s"]
     for row in rows:
         unknown = None if not behind or row in meant else True
         row["admitted"] = admitted.get(row["service"], unknown)
@@ -380,8 +383,6 @@ def _deploy_row(
         verdict = "lost" if outcome["lost"] else verdict if verdict in FAILED else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
-    elif verdict == "ready" and outcome["put_back"].get("verdict") in ("ready", "kept"):
-        verdict = "taken back"  # it had moved, and the roll took the whole fleet back
     took_effect = outcome.get("took_effect")
     otherwise = _first((took_effect or {}).get("notes", []))
     note = "; ".join(filter(None, (note, otherwise)))

@@ -275,27 +275,27 @@ def rolled(rows, outcome=None, **registered):
     return row
 
 
-MOVED = {"verdict": "moved", "downtime_s": 130.4, "gate_s": 9.5}
+MOVED = {"verdict": "moved", "cause": ""}
+TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
 
 
 @pytest.mark.parametrize(
     ("registered", "cells", "whole"),
     [
-        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": True}},
+        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": True}, "serve_times": TIMES},
          ["ready", "2m10s", "9s", "inventory wants p"], True),
-        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}},
-         ["ready; not admitted", "2m10s", "9s", "inventory wants p"], False),
+        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}, "serve_times": {"main": {"out": 1}}},
+         ["ready; not admitted", "", "9s", "inventory wants p"], False),
         ({"outcome": {"verdict": "lost", "cause": "no route to h1"}},
          ["lost", "", "", "no route to h1"], False),
         ({"outcome": {"verdict": "failed", "cause": "router r1 does not answer"}},
          ["failed", "", "", "router r1 does not answer"], False),
-        ({"outcome": {"verdict": "failed", "cause": "x", "downtime_s": 61, "gate_s": 3},
+        ({"outcome": {"verdict": "failed", "cause": "x"}, "serve_times": TIMES,
           "serve_gates": {"main": {"verdict": "stalled"}}, "serve_failures": {"main": "nothing moves " + "x " * 60},
           "serve_reverts": {"main": {"verdict": "ready", "profile": "p", "release_id": "g"}}},
-         ["stalled; put back: p", "1m01s", "3s", "nothing moves x"], False),
-        ({"outcome": MOVED, "serve_gates": READY,
-          "serve_reverts": {"main": {"verdict": "ready", "profile": "p", "release_id": "g"}}},
-         ["taken back; put back: p", "2m10s", "9s", "inventory wants p"], False),
+         ["stalled; put back: p", "2m10s", "", "nothing moves x"], False),
+        ({"outcome": {"verdict": "taken back", "cause": ""}, "serve_gates": READY, "serve_times": TIMES},
+         ["taken back", "2m10s", "9s", "inventory wants p"], False),
         ({"outcome": None}, ["not reached", "", "", "inventory wants p"], False),
     ],
     ids=["moved", "not-admitted", "lost", "failed-before-the-gate", "failed", "taken-back", "not-reached"],
