@@ -87,11 +87,12 @@ SEED ?= 1
 soak: setup packages  ## 200 deploys on test hosts that go wrong in known ways (COUNT=, SEED=): are the verdicts right?
 	.venv/bin/python tests/lab/soak.py --count $(COUNT) --seed $(SEED)
 
-bench: setup packages  ## measure what a deploy, a preflight, the gate and a cleanup cost; JSON in .ironserve/bench*.json
+bench: setup packages  ## measure what a deploy, a preflight, the gate, a cleanup and the plan of 1,000 hosts cost; JSON in .ironserve/bench*.json
 	.venv/bin/python tests/benchmarks/deploy.py
 	.venv/bin/python tests/benchmarks/preflight.py
 	.venv/bin/python tests/benchmarks/gate.py
 	.venv/bin/python tests/benchmarks/cleanup.py
+	.venv/bin/python tests/benchmarks/plan.py
 
 soak-fleet: setup packages  ## rollouts under load whose controller is killed at 20 moments: is every host accounted for?
 	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py -k killed

@@ -33,7 +33,7 @@ def soak_due(found: Mapping[str, Any], hosts: Sequence[str], outcomes: Outcomes)
         "hosts": canaries,
         "services": services,
         "urls": sorted(service["url"] for host in canaries for service in entries[host]["services"]),
-        "routers": before[-1]["at_least"] and sorted(before[-1]["at_least"]),
+        "routers": sorted(before[-1]["at_least"]),
         "soak_s": group["soak_s"],
         "error_rate": group["soak_error_rate"],
         "looks": int(group["soak_s"] // LOOK_S) + 2,
@@ -60,7 +60,7 @@ def soak_verdict(
     over, total = elapsed_s >= due["soak_s"], ok + failed
     bad_rate = failed > 0 and failed >= due["error_rate"] * total
     unwell = _unwell(looks)
-    unknown_rate = [router for router in due["routers"] or () if "errors" not in (after.get(router) or {})]
+    unknown_rate = [router for router in due["routers"] if "errors" not in (after.get(router) or {})]
     why = ""
     if unwell:
         why = unwell
