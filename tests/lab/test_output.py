@@ -80,8 +80,8 @@ def test_an_unreachable_host_stops_a_deploy_and_is_told_once(fleet):
     assert {row["state"] for row in json.loads(fleet.report("cleanup").read_text())} >= {"unreachable"}
 
 
+@pytest.mark.timeout(600)
 def test_ctrl_c_in_the_roll_tells_who_was_at_work_and_the_same_command_goes_on(fleet):
-    fleet.play()
     fleet.model("h1", {"phases": {"weights": {"delay_s": 12}}})
     fleet.profile("slow", flags={"max-num-seqs": 11})
     run = subprocess.Popen(
