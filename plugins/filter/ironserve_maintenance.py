@@ -32,17 +32,20 @@ def deployed(seen: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [look for look in seen.get("services", ()) if look.get("release_id")]
 
 
-def drain_problems(hosts: Sequence[str], hostvars: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why hosts of a play may not be drained: ``drain_seen`` of each, ``listed`` the answer of each router."""
+def drain_problems(
+    hosts: Sequence[str], hostvars: Mapping[str, Any], listed: Sequence[Mapping[str, Any]], all_hosts: Sequence[str]
+) -> list[str]:
+    """Why hosts of a play may not be drained: ``drain_seen`` of each, ``listed`` the answer of each router.
+
+    ``all_hosts``: those of the inventory that serve.
+    """
     leaving = {(host, look["service"]) for host in hosts for look in deployed(hostvars[host]["drain_seen"])}
-    servers = [server for host in hostvars for server in _servers(host, hostvars[host])]
+    servers = [server for host in all_hosts for server in _servers(host, hostvars[host])]
     return maintenance.too_few(leaving, servers, {answer["drain_router"]: answer for answer in listed})
 
 
 def _servers(host: str, variables: Mapping[str, Any]) -> list[maintenance.Server]:
     """The servers of a host as the inventory has them, at the port that they have now where the play has looked."""
-    if "ironserve_host_group" not in variables:  # a router's host serves nothing
-        return []
     ports = {look["service"]: look["port"] for look in deployed(variables.get("drain_seen") or {})}
     said = {key: variables[key] for key in ("ironserve_services", "ironserve_port") if key in variables}
     return [

@@ -193,7 +193,7 @@ def test_a_host_in_maintenance_serves_on_is_touched_by_no_deploy_and_ends_it_beh
     assert held(fleet, "h1") == {}
     drained = fleet.play("-l", "h1", "-e", "reason=new driver", playbook="playbooks/drain.yml")
     assert recap(drained.stdout, "h1")["changed"] > 0
-    assert "ansible-playbook playbooks/admit.yml -l h1" in drained.stdout
+    assert "playbooks/admit.yml -l h1" in " ".join(drained.stdout.split())
     assert fleet.main_pid("h1") == pid
     again = fleet.play("-l", "h1", playbook="playbooks/drain.yml")
     assert recap(again.stdout, "h1")["changed"] == 0

@@ -27,14 +27,15 @@ def host(number, **more):
 
 
 def test_a_host_leaves_with_the_port_that_it_has_and_the_others_count_with_theirs(filters):
-    hostvars = {"h1": host(1, drain_seen={"services": [MAIN]}), "h2": host(2), "r1": {"ironserve_port": 8000}}
+    hostvars = {"h1": host(1, drain_seen={"services": [MAIN]}), "h2": host(2), "r1": host(9)}
+    every = ["h1", "h2"]
     urls = ["http://10.0.0.1:8001", "http://10.0.0.2:8000"]
     listed = {"drain_router": "r1", "workers": [{"url": url, "healthy": True} for url in urls], "admitted": urls}
-    assert filters.drain_problems(["h1"], hostvars, [listed]) == []
+    assert filters.drain_problems(["h1"], hostvars, [listed], every) == []
     listed["workers"][1]["healthy"] = False
-    [problem] = filters.drain_problems(["h1"], hostvars, [listed])
+    [problem] = filters.drain_problems(["h1"], hostvars, [listed], every)
     assert "without h1 router r1 has 0 of 2" in problem
-    assert filters.drain_problems(["h1"], hostvars, []) == []  # no router
+    assert filters.drain_problems(["h1"], hostvars, [], every) == []  # no router
 
 
 def test_requests_that_are_left_after_a_drain_are_told(filters):
