@@ -44,7 +44,7 @@ demo-down:  ## remove what the demos made, but for the caches
 
 show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
 	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\
-	ANSIBLE_DISPLAY_OK_HOSTS=false ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
+	ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
 	  playbooks/show.yml $(if $(PROFILE),-e 'profile=$(PROFILE)') $(if $(SERVICE),-e 'service=$(SERVICE)')
 
 docs: setup  ## write the references in docs/ anew from the schema and from the known causes
@@ -73,8 +73,8 @@ lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
-	tools/engines.sh standin vllm sglang
-	tools/molecule.sh engine_environment gpu_host serve deploy real_vllm real_sglang
+	tools/engines.sh standin vllm sglang router
+	tools/molecule.sh engine_environment gpu_host router serve deploy real_vllm real_sglang
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
@@ -87,11 +87,12 @@ SEED ?= 1
 soak: setup packages  ## 200 deploys on test hosts that go wrong in known ways (COUNT=, SEED=): are the verdicts right?
 	.venv/bin/python tests/lab/soak.py --count $(COUNT) --seed $(SEED)
 
-bench: setup packages  ## measure what a deploy, a preflight, the gate and a cleanup cost; JSON in .ironserve/bench*.json
+bench: setup packages  ## measure what a deploy, a preflight, the gate, a cleanup and the plan of 1,000 hosts cost; JSON in .ironserve/bench*.json
 	.venv/bin/python tests/benchmarks/deploy.py
 	.venv/bin/python tests/benchmarks/preflight.py
 	.venv/bin/python tests/benchmarks/gate.py
 	.venv/bin/python tests/benchmarks/cleanup.py
+	.venv/bin/python tests/benchmarks/plan.py
 
 soak-fleet: setup packages  ## rollouts under load whose controller is killed at 20 moments: is every host accounted for?
 	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py -k killed

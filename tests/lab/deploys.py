@@ -112,9 +112,10 @@ class Fleet:
         return yaml.safe_load(result.stdout[result.stdout.index("\n", result.stdout.index(f"{host} | ")) :])
 
     def environment(self) -> dict[str, str]:
-        """The environment of a run: the project's configuration, no colour."""
-        path = f"{BIN}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        """The environment of a run: the project's configuration, no colour, and Ansible's own output, of which tests
+        count tasks, unless this environment names another one."""
+        own = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        return {"ANSIBLE_STDOUT_CALLBACK": "default", **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **own}
 
     def shell(self, host: str, script: str, check: bool = True) -> str:
         """What a script prints on the host."""

@@ -196,7 +196,7 @@ def test_a_server_that_hangs_over_a_request_is_ended_by_the_watchdog_and_started
     during = real.status("h1")
     measured(hung=[hung["status"], hung["note"]], note=during["note"], **told)
     assert (first["pid"], first["main"]) == (told["pid"], serving)
-    assert real.shell("h1", "grep -L DONE /srv/stream-*")  # it was in flight
+    assert real.shell("h1", "grep -L DONE /srv/stream-*", check=False)  # in flight to the end
     assert hung["status"] == "unhealthy"
     # The helper looks four times within it.
     assert WATCHDOG_S * 3 / 4 - 1 <= told["ended_s"] <= WATCHDOG_S * 5 / 4 + 2

@@ -1,0 +1,150 @@
+"""Whether the next batch of a roll may begin, and how a canary fares before that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from ansible.module_utils.ironserve import batches, canary
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fleets import FLAG, answers, fleet, host, names, plan
+
+MOVED = {"verdict": "moved"}
+FAILED = {"verdict": "failed"}
+GOOD = {"state": "good"}
+
+
+def opening(found, hosts, outcomes, up=None, sick=(), soak=None):
+    """Why the batch may not begin, with the servers that are up (all)."""
+    up = [entry["host"] for entry in found["hosts"]] if up is None else up
+    return batches.opening(found, hosts, outcomes, answers(up, sick), soak)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said", "why"),
+    [
+        ({"h1": MOVED}, {}, ""),
+        ({"h1": None}, {}, "h1 cannot be reached or broke off, and what runs there is unknown"),
+        ({}, {}, "h1 cannot be reached or broke off"),
+        ({"h1": {"verdict": "lost"}}, {"max_failures": 9}, "h1 cannot be reached or broke off"),
+        ({"h1": FAILED}, {"max_failures": 9}, "canary h1 failed"),
+        ({"h1": FAILED}, {"canary": 0}, "h1 failed (ironserve_max_failures: 1)"),
+        ({"h1": FAILED}, {"canary": 0, "max_failures": 2, "max_unavailable": 1},
+         "h1 is out of service, and no more than 1 may be (ironserve_max_unavailable)"),
+        ({"h1": {**FAILED, "serving": True}}, {"canary": 0, "max_failures": 2, "max_unavailable": 1}, ""),
+        ({"h1": FAILED}, {"canary": 0, "max_failures": 2, "max_unavailable": 2}, ""),
+    ],
+    ids=["moved", "no-outcome", "unreachable", "lost", "canary-failed", "failed", "out-of-service", "back-in-service",
+         "allowed"],
+)  # fmt: skip
+def test_what_became_of_earlier_hosts_decides(outcomes, said, why):
+    found = plan(fleet(4, **said))
+    assert opening(found, ["h2"], outcomes).startswith(why)
+    assert bool(opening(found, ["h2"], outcomes)) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("up", "sick", "why"),
+    [
+        (names(4), [], ""),
+        (["h1", "h2", "h3"], ["h4"], "router r1 would be left with 2 healthy servers, and needs 3"),
+        (["h1", "h2", "h3"], [], "router r1 would be left with 2 healthy servers, and needs 3"),
+        (["h1", "h3", "h4"], ["h2"], ""),
+        (["h1"], [], ""),
+    ],
+    ids=["all", "one-sick", "one-gone", "own-is-sick", "own-is-gone"],
+)
+def test_a_batch_never_leaves_a_router_with_fewer_servers_than_meant(up, sick, why):
+    assert opening(plan(fleet(4, min_serving=3)), ["h2"], {"h1": MOVED}, up, sick).startswith(why)
+
+
+def test_a_router_that_does_not_answer_closes_the_roll():
+    found = plan(fleet(4, min_serving=1))
+    down = {"r1": {"failed": True, "msg": "connection refused"}}
+    assert batches.opening(found, ["h2"], {"h1": MOVED}, down) == "router r1 does not answer: connection refused"
+
+
+def test_a_fresh_fleet_of_which_none_serves_is_deployed_whatever_has_to_serve():
+    hosts = {name: host(name, FLAG, service={"running": False, "admitted": False}, min_serving=3, max_unavailable=1)
+             for name in names(4)}  # fmt: skip
+    found = plan(hosts, answers([]))
+    assert found["batches"][0]["at_least"] == {"r1": 0}
+    assert opening(found, ["h1"], {}, up=[]) == ""
+    assert opening(found, ["h3"], {"h1": MOVED, "h2": MOVED}, up=["h1", "h2"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("soak", "why"), [(GOOD, ""), ({}, "canary h1: it did not soak"), ({"state": "bad", "why": "no"}, "canary h1: no")]
+)
+def test_nothing_follows_a_canary_that_did_not_soak_well(soak, why):
+    found = plan(fleet(4, soak_s=60))
+    assert opening(found, ["h2"], {"h1": MOVED}, soak=soak).startswith(why)
+    assert opening(found, ["h3"], {"h1": MOVED, "h2": MOVED}, soak=None) == ""
+
+
+def test_a_batch_is_told_with_its_group_only_where_there_are_several():
+    found = plan(fleet(4, batches=[3]))
+    assert batches.title(found, found["batches"][1]) == "batch 2 of 2: h2 h3 h4"
+    both = plan({"h1": host("h1", FLAG), "h2": host("h2", FLAG, group="b")})
+    assert batches.title(both, both["batches"][1]) == "b canary: h2"
+
+
+@pytest.mark.parametrize(
+    ("said", "hosts", "outcomes", "due"),
+    [
+        ({"soak_s": 60}, ["h2"], {"h1": MOVED}, True),
+        ({"soak_s": 60}, ["h1"], {}, False),
+        ({"soak_s": 60}, ["h3"], {"h1": MOVED, "h2": MOVED}, False),
+        ({"soak_s": 60}, ["h2"], {"h1": FAILED}, False),
+        ({"soak_s": 0}, ["h2"], {"h1": MOVED}, False),
+        ({"soak_s": 60, "canary": 0}, ["h2"], {"h1": MOVED}, False),
+    ],
+    ids=["after-the-canary", "before-it", "later", "failed-canary", "no-soak", "no-canary"],
+)
+def test_when_a_soak_is_due(said, hosts, outcomes, due):
+    assert bool(canary.soak_due(plan(fleet(3, **said)), hosts, outcomes)) == due
+
+
+URL = "http://h1:8000"
+READY = [{"item": "h1", "services": [{"service": "main", "status": "ready"}]}]
+HANGS = [{"item": "h1", "services": [{"service": "main", "status": "unhealthy", "cause": "no token"}]}]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "looks", "then", "now", "state", "why"),
+    [
+        (10, READY, (0, 0), (500, 0), "waiting", ""),
+        (60, READY, (0, 0), (500, 0), "good", ""),
+        (60, READY, (100, 50), (600, 52), "good", ""),
+        (60, READY, (100, 50), (300, 53), "bad", "3 of 203 requests failed (ironserve_soak_error_rate: 0.01)"),
+        (10, READY, (0, 0), (10, 4), "waiting", ""),
+        (10, READY, (0, 0), (10, 5), "bad", "5 of 15 requests failed"),
+        (60, READY, (900, 0), (20, 0), "good", ""),
+        (60, READY, (0, 0), (0, 0), "good", ""),
+        (10, HANGS, (0, 0), (0, 0), "bad", "h1 main is unhealthy: no token"),
+        (10, [{"item": "h1", "unreachable": True, "msg": "no route"}], (0, 0), (0, 0), "bad",
+         "h1 cannot be asked: no route"),
+    ],
+    ids=["on-the-way", "good", "few-failures", "many-failures", "few-requests-yet", "early-end", "router-restarted",
+         "no-load", "hangs", "unreachable"],
+)  # fmt: skip
+def test_how_a_canary_fares(elapsed_s, looks, then, now, state, why):
+    due = canary.soak_due(plan(fleet(3, soak_s=60)), ["h2"], {"h1": MOVED})
+    before, after = (answers(["h1"], errors={URL: {"ok": ok, "failed": bad}}) for ok, bad in (then, now))
+    verdict = canary.soak_verdict(due, elapsed_s, looks, before, after)
+    assert verdict["state"] == state
+    assert verdict["why"].startswith(why)
+    assert verdict["text"].startswith("soak: canary h1 ")
+
+
+def test_a_soak_that_nobody_could_count_is_not_good_behind_a_router_and_is_without_one():
+    def over(hosts, routers):
+        due = canary.soak_due(plan(hosts), ["h2"], {"h1": MOVED})
+        return canary.soak_verdict(due, 60, READY, {}, routers)
+
+    assert over(fleet(3, soak_s=60), {"r1": {"failed": True}})["state"] == "bad"
+    alone = over(fleet(3, soak_s=60, routers=[]), {})
+    assert (alone["state"], "no router counts requests" in alone["text"]) == ("good", True)
