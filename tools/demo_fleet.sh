@@ -54,9 +54,8 @@ per_flag:
     value: 512
     behave: {exit_in: kv_cache, exit_status: 1, exit_message: "torch.OutOfMemoryError: CUDA out of memory."}'
 
-step "1/6 Wheels of the stand-in engine and of the real sglang-router (45 MiB the first time)"
-tools/engines.sh standin
-python tools/wheelhouse.py "environments/$router_lock"
+step "1/6 Wheels of the stand-in engine and of the real sglang-router (36 MiB the first time)"
+tools/engines.sh standin router
 
 step "2/6 Four test hosts: systemd as PID 1, sshd, a network of their own"
 "${lab[@]}" up 4 --bind "$PWD/.ironserve/wheelhouse:/srv/wheelhouse:ro"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import plan_text, rollout
+from ansible.module_utils.ironserve import plan_text, rollout, site
 from ansible.module_utils.ironserve.problems import Problems
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,8 +168,8 @@ def test_a_run_with_few_hosts_of_a_large_fleet_counts_what_the_router_has():
 
 def test_routers_that_do_not_exist_are_told_with_what_was_meant():
     problems = Problems()
-    site = {"ironserve_host_group": "lab", "ironserve_routers": ["r2", "rr1"]}
-    rollout.settings(site, {"router": ["r1"], "lab": ["h1", "r1"]}, "h1", problems)
+    said = {"ironserve_host_group": "lab", "ironserve_routers": ["r2", "rr1"]}
+    rollout.settings(said, {"router": ["r1"], "lab": ["h1", "r1"]}, "h1", problems)
     assert problems.found[0].startswith('host h1: ironserve_routers: unknown router "r2"')
     assert '(did you mean "r1"?)' in problems.found[1]
 
@@ -196,3 +196,11 @@ def test_a_server_that_a_router_does_not_have_differs(routers, lacking):
     release = {"service": "main", "profile": "p", "release_id": "r", "model_name": "tiny", "port": 8000}
     [seen] = rollout.seen_of([{"serve_release": release, "reasons": [], "running": True}], roll, routers)
     assert (seen["reasons"], seen["admitted"]) == (lacking, not lacking)
+
+
+def test_numbers_of_a_command_line_are_numbers():
+    said = {"ironserve_soak_s": "30", "ironserve_soak_error_rate": "0.05", "ironserve_canary": "2",
+            "ironserve_min_serving": "50%"}  # fmt: skip
+    assert site.numbers_as_such(said) == {
+        "ironserve_soak_s": 30, "ironserve_soak_error_rate": 0.05, "ironserve_canary": 2,
+        "ironserve_min_serving": "50%"}  # fmt: skip
