@@ -16,7 +16,9 @@ from deploys import ROOT, Fleet, recap, standin_hosts
 
 KEY = "sk-router-0123456789"
 SITE = {"ironserve_api_key": KEY, "ironserve_router": {"policy": "round_robin"}}
-TOKENS_PER_S = 20
+TOKENS_PER_S = 10
+STREAM_S = 40
+"""So long that it is still there when the calls that look for it are through, on a machine with a lot to do."""
 
 STREAM = """
 import json, sys, urllib.request
@@ -145,7 +147,7 @@ def test_streams_end_whole_on_servers_that_are_drained_and_then_admitted_again(r
     servers = {routed.url("h1"), routed.url("h2")}
     assert routed.listed() == servers
 
-    streams = [routed.stream(TOKENS_PER_S * 20) for _ in range(4)]
+    streams = [routed.stream(TOKENS_PER_S * STREAM_S) for _ in range(4)]
     begun = [stream.stdout.readline() for stream in streams]
     assert all(line.startswith("data: {") for line in begun), begun
     # h2 keeps its requests: what is drained next to it does not matter to them.
