@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ def inventories(given: Sequence[str] | None, default: Sequence[str], folder: str
     """
     if not given or list(given) == list(default):
         return []
-    here = Path(folder or os.getcwd())  # noqa: PTH109  # a folder that is gone is no reason to fail later
+    here = Path(folder) if folder else Path.cwd()
     return [str(Path(one).relative_to(here)) if Path(one).is_relative_to(here) else one for one in map(str, given)]
 
 
