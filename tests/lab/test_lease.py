@@ -191,7 +191,7 @@ def test_a_host_in_maintenance_serves_on_is_touched_by_no_deploy_and_ends_it_beh
     checked = fleet.play("-l", "h1", "--check", playbook="playbooks/drain.yml")
     assert lines_with(checked.stdout, ["h1", "main", "no router"])
     assert held(fleet, "h1") == {}
-    drained = fleet.play("-l", "h1", "-e", "reason=new driver", playbook="playbooks/drain.yml")
+    drained = fleet.play("-l", "h1", "-e", "reason='new driver'", playbook="playbooks/drain.yml")
     assert recap(drained.stdout, "h1")["changed"] > 0
     assert "playbooks/admit.yml -l h1" in " ".join(drained.stdout.split())
     assert fleet.main_pid("h1") == pid
