@@ -14,6 +14,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 from deploys import ROOT, Fleet, recap, standin_hosts
 
+pytestmark = pytest.mark.timeout(600)  # the first test has the installation of all three hosts in its time
+
 KEY = "sk-router-0123456789"
 SITE = {"ironserve_api_key": KEY, "ironserve_router": {"policy": "round_robin"}}
 TOKENS_PER_S = 10
