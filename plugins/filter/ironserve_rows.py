@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import drift, lease, prometheus, rollout, slices
+from ansible.module_utils.ironserve import drift, lease, prometheus, rollout, slices, wish
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
         "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
@@ -269,9 +269,8 @@ def _rolled(rows: list[dict[str, Any]], seen: Mapping[str, Any]) -> list[dict[st
 
 
 def deploy_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns of the table; services only where a host has several."""
-    hosts = [row["host"] for row in rows]
-    service = ["service"] if len(set(hosts)) < len(hosts) else []
+    """The columns of the table; services only where they have names of their own."""
+    service = ["service"] if any(row["service"] != wish.DEFAULT for row in rows) else []
     return ["host", *service, "old", "new", "verdict", "downtime", "gate", "cause"]
 
 

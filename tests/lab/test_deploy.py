@@ -49,7 +49,7 @@ def test_check_mode_on_a_fresh_host_shows_everything_and_touches_nothing(fleet):
 def test_a_fresh_deploy_serves_and_the_second_run_changes_nothing(fleet):
     fleet.model("h1")
     output = fleet.play("-l", "h1").stdout
-    assert lines_with(output, ["h1", "main", "lab_vllm", "ready"])
+    assert lines_with(output, ["h1", "lab_vllm", "ready"])
     assert fleet.complete("h1")["usage"]["completion_tokens"] == 3
     assert fleet.shell("h1", f"systemctl is-enabled {UNIT}") == "enabled"
     record = json.loads(fleet.shell("h1", "tail -n 1 /var/lib/ironserve/main/ledger.jsonl"))

@@ -333,7 +333,7 @@ def test_hosts_that_were_not_reached_fail_only_where_no_other_did(rows):
     )
 
 
-def test_services_have_a_column_only_where_a_host_has_several(rows):
+def test_services_have_a_column_only_where_they_have_names_of_their_own(rows):
     one = rolled(rows)
     assert rows.deploy_columns([one]) == ["host", "old", "new", "verdict", "downtime", "gate", "cause"]
     assert "service" in rows.deploy_columns([one, {**one, "service": "embed"}])
