@@ -76,8 +76,8 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.ironserve.table import table
 from ansible.module_utils.ironserve.terminal import inventories, with_inventory
 
-WIDTH = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-"""Columns of the terminal, 0 where there is none. Known when Ansible loads the plugin: a task's own process has no
+WIDTH = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+"""Columns of the terminal, 0 where there is none or none that says so. Known when Ansible loads the plugin: a task's own process has no
 terminal."""
 
 
