@@ -77,8 +77,8 @@ from ansible.module_utils.ironserve.table import table
 from ansible.module_utils.ironserve.terminal import inventories, with_inventory
 
 WIDTH = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
-"""Columns of the terminal, 0 where there is none or none that says so. Known when Ansible loads the plugin: a task's own process has no
-terminal."""
+"""Columns of the terminal, 0 where there is none or it does not say. Known when Ansible loads the plugin: a task's own
+process has no terminal."""
 
 
 class ActionModule(ActionBase):
