@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LEGIBLE = 12
+LEGIBLE = 24
 """The last column keeps that many characters, however narrow the terminal is."""
 
 CUT = "..."

@@ -76,9 +76,9 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils.ironserve.table import table
 from ansible.module_utils.ironserve.terminal import inventories, with_inventory
 
-WIDTH = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-"""Columns of the terminal, 0 where there is none. Known when Ansible loads the plugin: a task's own process has no
-terminal."""
+WIDTH = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+"""Columns of the terminal, 0 where there is none or it does not say. Known when Ansible loads the plugin: a task's own
+process has no terminal."""
 
 
 class ActionModule(ActionBase):
