@@ -284,7 +284,7 @@ TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
     [
         ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": True}, "serve_times": TIMES},
          ["ready", "2m10s", "9s", "inventory wants p"], True),
-        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}, "serve_times": {"main": {"out": 1}}},
+        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}, "serve_times": {"main": {}}},
          ["ready; not admitted", "", "9s", "inventory wants p"], False),
         ({"outcome": {"verdict": "lost", "cause": "no route to h1"}},
          ["lost", "", "", "no route to h1"], False),
