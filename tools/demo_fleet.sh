@@ -78,7 +78,6 @@ load=$!
 step "5/6 A rollout: first the canary, then the others, one at a time; each is taken out of the router, and comes back proven"
 mark "rollout of wider"
 play deploy.yml -e profile=wider
-mark "done"
 
 step "6/6 A bad one: the canary fails, gets back what it had, and nobody else is touched (it ends with an error, and has to)"
 mark "rollout of too_wide"

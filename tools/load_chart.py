@@ -51,7 +51,7 @@ def chart(events: list[dict[str, Any]]) -> pygal.XY:
     drawn = pygal.XY(
         title=f"{len(ends)} requests, {sums['error']} errors, {sums['truncated']} truncated streams",
         width=1100, height=560, js=[], show_dots=False, include_x_axis=True, legend_at_bottom=True,
-        legend_at_bottom_columns=4, show_x_guides=True, x_label_rotation=15, truncate_legend=-1,
+        legend_at_bottom_columns=4, show_x_guides=True, x_label_rotation=15, truncate_legend=-1, truncate_label=-1,
         style=Style(background="white", plot_background="white", colors=COLOURS, legend_font_size=12,
                     title_font_size=16, guide_stroke_color="#cccccc", major_guide_stroke_color="#cccccc"),
     )  # fmt: skip
@@ -59,7 +59,7 @@ def chart(events: list[dict[str, Any]]) -> pygal.XY:
     drawn.add("answered whole, a second", per_second((e["at"] - began for e in ends if e["outcome"] == "ok"), seconds))
     drawn.add("healthy workers of the router", [(look["at"] - began, len(look.get("healthy", []))) for look in looks])
     drawn.add("errors and truncated streams, a second", per_second(lost, seconds), stroke_style={"width": 3})
-    marks = [(0.0, "load"), *((e["at"] - began, e["text"]) for e in events if e["event"] == "mark")]
+    marks = [(e["at"] - began, e["text"]) for e in events if e["event"] == "mark"] or [(0.0, "load")]
     drawn.x_labels = [{"value": at, "label": f"{at:.0f} s: {text}"} for at, text in marks]
     return drawn
 

@@ -149,6 +149,11 @@ class Roll:
                 return
         raise AssertionError(f"never said {words}:\n{self.said}")
 
+    def pause(self, paused: bool = True) -> None:
+        """Have the controller stand still where it is, alive, or go on."""
+        number = signal.SIGSTOP if paused else signal.SIGCONT
+        os.killpg(self.process.pid, number)  # lint_kill: the run's own group, it has a session of its own
+
     def kill(self) -> None:
         """End the controller as the kernel does when memory runs out: nothing is tidied up."""
         os.killpg(self.process.pid, signal.SIGKILL)  # lint_kill: the run's own group, it has a session of its own
