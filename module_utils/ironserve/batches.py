@@ -8,8 +8,8 @@ from typing import Any, Optional
 from .rollout import Answers, admitted, listed
 
 Outcomes = Mapping[str, Optional[Mapping[str, Any]]]
-"""By host that had its turn what became of it: ``verdict`` (moved, failed, lost), and of one that failed whether it is
-in service again (``serving``). None, or no entry: nobody knows."""
+"""By host of an earlier batch what became of it: ``verdict`` (moved, failed, lost, not reached), ``cause``, and of one
+that failed whether it is in service again (``serving``). None, or no entry: nobody knows."""
 
 
 def batch_of(found: Mapping[str, Any], hosts: Sequence[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -56,6 +56,9 @@ def _against_outcomes(before: Sequence[Mapping[str, Any]], group: Mapping[str, A
     verdicts = {
         host: (outcomes.get(host) or {}).get("verdict", "unknown") for batch in before for host in batch["hosts"]
     }
+    waiting = [outcomes[host] for host, verdict in verdicts.items() if verdict == "not reached"]
+    if waiting:
+        return str((waiting[0] or {}).get("cause", ""))  # the roll has stopped already
     silent = [host for host, verdict in verdicts.items() if verdict in ("unknown", "lost")]
     if silent:
         return f"{listed(silent)} cannot be reached or broke off, and what runs there is unknown"

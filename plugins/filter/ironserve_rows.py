@@ -252,6 +252,8 @@ def _rolled(rows: list[dict[str, Any]], seen: Mapping[str, Any]) -> list[dict[st
     told = any(row["verdict"] in FAILED for row in rows)
     for row in meant:
         open_still = row["verdict"] == "not reached"
+        if open_still and verdict == "not reached":
+            row["cause"] = cause
         if verdict == "taken back":  # it had moved, and the roll took all back that had
             row["verdict"] = verdict
         if open_still and verdict == "moved":
@@ -285,10 +287,15 @@ def deploy_cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "verdict": _verdict_cell(row),
             "downtime": _seconds(row["downtime_s"]),
             "gate": _seconds(row["gate_s"]),
-            "cause": textwrap.shorten(row["cause"] or row["note"] or row["why"], CAUSE, placeholder=" …"),
+            "cause": textwrap.shorten(row["cause"] or _told(row), CAUSE, placeholder=" …"),
         }
         for row in rows
     ]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """Of a host without a cause why it differed, and what else is to be known."""
+    return "; ".join(filter(None, (row["why"], row["note"])))
 
 
 def _seconds(value: Any) -> str:
@@ -338,7 +345,7 @@ def fleet_failures(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _failure(row: Mapping[str, Any]) -> str:
     detail = {
-        "not reached": "the roll stopped before it; the same command goes on",
+        "not reached": f"{row['cause'] or 'the roll stopped before it'}; the same command goes on",
         "lost": f"{row['cause'] or 'it cannot be reached'}; what it runs is unknown",
         "ready": "not admitted by a router",
         "moved": "not admitted by a router",

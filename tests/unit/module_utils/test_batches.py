@@ -36,9 +36,10 @@ def opening(found, hosts, outcomes, up=None, sick=(), soak=None):
          "h1 is out of service, and no more than 1 may be (ironserve_max_unavailable)"),
         ({"h1": {**FAILED, "serving": True}}, {"canary": 0, "max_failures": 2, "max_unavailable": 1}, ""),
         ({"h1": FAILED}, {"canary": 0, "max_failures": 2, "max_unavailable": 2}, ""),
+        ({"h1": {"verdict": "not reached", "cause": "canary h0 failed"}}, {}, "canary h0 failed"),
     ],
     ids=["moved", "no-outcome", "unreachable", "lost", "canary-failed", "failed", "out-of-service", "back-in-service",
-         "allowed"],
+         "allowed", "stopped-already"],
 )  # fmt: skip
 def test_what_became_of_earlier_hosts_decides(outcomes, said, why):
     found = plan(fleet(4, **said))
