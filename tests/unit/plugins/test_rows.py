@@ -283,9 +283,9 @@ TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
     ("registered", "cells", "whole"),
     [
         ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": True}, "serve_times": TIMES},
-         ["ready", "2m10s", "9s", "inventory wants p"], True),
+         ["ready", "2m10s", "9s", "flag --n: 1 -> 2; inventory wants p"], True),
         ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}, "serve_times": {"main": {}}},
-         ["ready; not admitted", "", "9s", "inventory wants p"], False),
+         ["ready; not admitted", "", "9s", "flag --n: 1 -> 2; inventory wants p"], False),
         ({"outcome": {"verdict": "lost", "cause": "no route to h1"}},
          ["lost", "", "", "no route to h1"], False),
         ({"outcome": {"verdict": "failed", "cause": "router r1 does not answer"}},
@@ -295,8 +295,8 @@ TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
           "serve_reverts": {"main": {"verdict": "ready", "profile": "p", "release_id": "g"}}},
          ["stalled; put back: p", "2m10s", "", "nothing moves x"], False),
         ({"outcome": {"verdict": "taken back", "cause": ""}, "serve_gates": READY, "serve_times": TIMES},
-         ["taken back", "2m10s", "9s", "inventory wants p"], False),
-        ({"outcome": None}, ["not reached", "", "", "inventory wants p"], False),
+         ["taken back", "2m10s", "9s", "flag --n: 1 -> 2; inventory wants p"], False),
+        ({"outcome": None}, ["not reached", "", "", "flag --n: 1 -> 2; inventory wants p"], False),
     ],
     ids=["moved", "not-admitted", "lost", "failed-before-the-gate", "failed", "taken-back", "not-reached"],
 )  # fmt: skip
