@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import recap
+from deploys import ROOT, recap
 from rollout_fleet import Load, Roll, RolloutFleet, rollout_hosts
 
 SERVERS = 8
@@ -29,13 +30,17 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def whole(make_lab, tmp_path_factory):
     """h1..h8 that serve, admitted to their router."""
-    engines, folder = tmp_path_factory.mktemp("engines"), tmp_path_factory.mktemp("fleet")
-    fleet = RolloutFleet(rollout_hosts(make_lab("-roll"), SERVERS, engines), folder, SERVERS)
+    lab, folder = make_lab("-roll"), tmp_path_factory.mktemp("fleet")
+    engines = ROOT / ".ironserve" / f"engines-{lab.name}"  # pytest's own folders are closed to the service user
+    engines.mkdir()
+    fleet = RolloutFleet(rollout_hosts(lab, SERVERS, engines), folder, SERVERS)
     fleet.play(playbook="playbooks/router.yml")
     fleet.play("-l", "h1", playbook="playbooks/prestage.yml")  # builds what all of them share
     fleet.play(*fleet.number(1), ironserve_canary=0, ironserve_batches=["100%"])
     assert fleet.workers() == dict.fromkeys(fleet.servers, True)
-    return fleet
+    yield fleet
+    lab.down()
+    shutil.rmtree(engines)
 
 
 @pytest.fixture
