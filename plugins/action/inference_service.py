@@ -43,6 +43,8 @@ class ActionModule(ActionBase):
 
         done = link.attempt(f"{service} was {'stopping' if arguments.get('state') == 'stopped' else 'starting'}", work)
         done.pop("slice", None)
+        if done.get("verdict") == "ready" and "ready" in done.get("timings", {}):
+            Display().display(f"[{host}] {service}: ready after {slices.duration(done['timings']['ready'])}")
         return {**result, **done}
 
     def _module(self, call: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
