@@ -113,8 +113,7 @@ def _bad_canary(plan: Mapping[str, Any], hostvars: Mapping[str, Any]) -> list[st
 
 
 def roll_moved(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any], revert_all: bool) -> list[str]:
-    """The hosts to take back, the last that moved first: of a roll that did not come to its end a canary that soaked
-    badly, or all that moved."""
+    """The hosts to take back, the last that moved first: a canary that soaked badly, or all of a roll that failed."""
     plan = _plan(groups, hostvars)
     order, bad = list(plan.get("order", ())), _bad_canary(plan, hostvars)
     verdicts = {host: (hostvars[host].get("roll_outcome") or {}).get("verdict") for host in order}
