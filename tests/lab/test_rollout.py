@@ -23,6 +23,7 @@ STREAMS = 16
 """In flight where the number does not matter: each costs two cores something. The first test has fifty."""
 MOMENTS = int(os.environ.get("IRONSERVE_KILLS", "2"))
 """At so many moments the controller is killed; ``make soak-fleet`` takes 20."""
+whole_only = pytest.mark.skipif("IRONSERVE_KILLS" not in os.environ, reason="make soak-fleet has it: it takes a minute")
 FAILS = {"exit_in": "weights", "exit_status": 1, "exit_message": "ValueError: stand-in"}
 SLOW = {"phases": {"weights": {"delay_s": 8}}}
 
@@ -125,6 +126,7 @@ def test_a_failure_in_the_third_batch_stops_there_and_the_same_command_goes_on(f
     assert fleet.numbers() == dict.fromkeys(fleet.servers, "22")
 
 
+@whole_only
 def test_the_second_failure_ends_a_roll_that_may_have_one(fleet):
     for host in ("h2", "h3"):
         fleet.behave(host, {"flag": "max-num-seqs", "value": 23, "behave": FAILS})
@@ -153,7 +155,7 @@ MOMENT_OF_CUT = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENT_OF_CUT)
+@pytest.mark.parametrize("moment", ["drain", pytest.param("start", marks=whole_only), "gate"])
 def test_a_host_that_is_cut_off_counts_as_failed_and_the_next_batch_is_not_touched(fleet, moment):
     number = 30 + list(MOMENT_OF_CUT).index(moment)
     fleet.behave("h7", {"flag": "max-num-seqs", "value": number, "behave": SLOW})
