@@ -10,8 +10,9 @@ module: router_worker
 short_description: Admit a server to the router of a host, or take it out
 description:
   - Called on the router's own host, by C(delegate_to) in a play for the hosts that serve. Role C(router) installs it.
-  - Which servers are meant is kept in a file beside the router, which it reads when it starts, since it forgets them
-    itself. Calls for many servers at the same time are fine.
+  - Which servers are meant is kept in a file beside the router, since it forgets them itself. A process that its
+    launcher starts, the keeper, adds to the router those of the file that it lacks and that answer. Calls for many
+    servers at the same time are fine.
   - Port and API key are read from the router's own settings.
 options:
   kind:
