@@ -10,8 +10,9 @@ module: router_worker
 short_description: Admit a server to the router of a host, or take it out
 description:
   - Called on the router's own host, by C(delegate_to) in a play for the hosts that serve. Role C(router) installs it.
-  - Which servers are meant is kept in a file beside the router, which it reads when it starts, since it forgets them
-    itself. Calls for many servers at the same time are fine.
+  - Which servers are meant is kept in a file beside the router, since it forgets them itself. A process that its
+    launcher starts, the keeper, adds to the router those of the file that it lacks and that answer. Calls for many
+    servers at the same time are fine.
   - Port and API key are read from the router's own settings.
 options:
   kind:
@@ -34,9 +35,19 @@ options:
     type: str
     default: ""
   at_least:
-    description: With O(state=listed), wait until so many are healthy. When they are not in time, that is no failure.
-    type: int
-    default: 0
+    description:
+      - With O(state=listed), wait until so many are healthy. When they are not in time, that is no failure.
+      - With O(state=drained), refuse to take out a server that gets requests when fewer than so many others would be
+        left that are admitted and healthy; nothing is changed then. Looking and taking out are one step for all that
+        ask at the same time.
+      - A number, or a percentage of those that are admitted, rounded up, such as V(25%).
+    type: str
+    default: "0"
+  all:
+    description: With O(state=listed), wait until the router lists all that are admitted. When it does not in time, that
+      is no failure.
+    type: bool
+    default: false
   timeout_s:
     description: How long to wait, for a router that does not answer too.
     type: float
@@ -93,12 +104,15 @@ msg:
   type: str
 """
 
+import re
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.ironserve import host
 from ansible.module_utils.ironserve.routers import KINDS, RouterError
 from ansible.module_utils.ironserve.routers.pool import ADMITTED, Pool, outdated, parse_admitted
+
+SHARE = re.compile(r"[0-9]+%?")
 
 
 def main() -> None:
@@ -108,7 +122,8 @@ def main() -> None:
             "kind": {"type": "str", "choices": sorted(KINDS), "default": "sglang"},
             "state": {"type": "str", "choices": ["listed", "admitted", "drained"], "default": "listed"},
             "url": {"type": "str", "default": ""},
-            "at_least": {"type": "int", "default": 0},
+            "at_least": {"type": "str", "default": "0"},
+            "all": {"type": "bool", "default": False},
             "timeout_s": {"type": "float", "default": 60},
         },
         required_if=[("state", "admitted", ("url",)), ("state", "drained", ("url",))],
@@ -116,14 +131,16 @@ def main() -> None:
     )
     want = module.params
     url = want["url"].rstrip("/")
+    if not SHARE.fullmatch(want["at_least"]):
+        module.fail_json(msg=f"at_least: expected a number or a percentage such as 25%, got: {want['at_least']!r}")
     try:
         pool = Pool(want["kind"], want["timeout_s"], module.check_mode)
         if want["state"] == "admitted":
             answer = pool.admitted(url)
         elif want["state"] == "drained":
-            answer = pool.drained(url)
+            answer = pool.drained(url, want["at_least"])
         else:
-            answer = pool.listed(want["at_least"])
+            answer = pool.listed(want["at_least"], want["all"])
     except (RouterError, OSError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=str(error), outdated=outdated(), admitted=parse_admitted(host.read_text(ADMITTED)))
     module.exit_json(**answer, outdated=outdated())

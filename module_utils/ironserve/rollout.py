@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .problems import Problems, unknown
+from .routers import worker_url as worker_url  # noqa: PLC0414  a filter is made of it
 from .site import PREFIX
 from .slices import duration
 
@@ -52,11 +53,6 @@ def settings(
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
     }
-
-
-def worker_url(address: str, port: int) -> str:
-    """Under which a router knows a server."""
-    return f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def share(said: int | str, whole: int, up: bool = False) -> int:

@@ -1,21 +1,13 @@
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the module of the same name; in a roll a router that cannot be reached is a failure. The module documents it."""
+"""Runs the module of the same name; a router that cannot be reached is a failure. The module documents it."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-
-ROOT = Path(__file__).resolve().parents[2]
-if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
-
-from ansible.module_utils.ironserve import remote
 
 
 class ActionModule(ActionBase):
@@ -34,8 +26,6 @@ class ActionModule(ActionBase):
         try:
             answer = self._execute_module("router_worker", module_args=arguments, task_vars=task_vars)
         except AnsibleConnectionFailure as error:
-            if not remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure).fails:
-                raise
             router = self._task.delegate_to or (task_vars or {})["inventory_hostname"]
             return {**result, "failed": True, "msg": f"router {router} cannot be reached: {error}"}
         return {**result, **answer}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, Fleet, recap, standin_hosts
+from deploys import ROOT, UNIT, Fleet, recap, standin_hosts
 
 pytestmark = pytest.mark.timeout(600)  # the first test has the installation of all three hosts in its time
 
@@ -178,6 +178,51 @@ def test_a_router_that_restarts_has_its_servers_again(routed):
     answer = routed.worker(at_least=2, timeout_s=60)
     assert sorted(one["url"] for one in answer["workers"]) == sorted(answer["admitted"])
     assert len(answer["admitted"]) == 2
+
+
+def test_only_what_is_meant_comes_back_to_a_router_that_restarted_while_servers_were_down(routed):
+    """h2 is down longer than a router tries by itself, and is added; h1 was taken out meanwhile, and never is."""
+    routed.step("admit")
+    for host in ("h1", "h2"):
+        routed.fleet.shell(host, f"systemctl stop {UNIT}")
+    routed.fleet.shell("h3", "systemctl restart ironserve-router")
+    assert routed.worker(timeout_s=30)["workers"] == []
+    drained = routed.worker("drained", url=routed.url("h1"))
+    assert drained["changed"]
+    assert drained["admitted"] == [routed.url("h2")]
+    for host in ("h1", "h2"):  # a start ends when the server is ready: h1 could be added before h2
+        routed.fleet.shell(host, f"systemctl start {UNIT}")
+    answer = routed.worker(at_least=1, all=True, timeout_s=30)
+    assert [one["url"] for one in answer["workers"] if one["healthy"]] == [routed.url("h2")]
+    assert routed.worker(at_least=2, timeout_s=5)["workers"] == answer["workers"]
+    keeper = routed.fleet.shell("h3", "systemctl show -P MainPID ironserve-router | xargs pgrep -P")
+    routed.fleet.shell("h3", "systemctl kill --kill-whom=main --signal=SIGKILL ironserve-router")
+    assert routed.worker(at_least=1, timeout_s=30)["admitted"] == [routed.url("h2")]
+    assert keeper not in routed.fleet.shell("h3", "pgrep -f launch_router.py").split()
+    routed.step("admit")
+
+
+def test_a_server_stays_where_too_few_others_serve(routed):
+    routed.step("admit")
+    refused = routed.worker("drained", url=routed.url("h1"), at_least="75%", check=False)
+    assert "without it 1 of 2 admitted servers are healthy, and at least 2 have to be" in refused["msg"]
+    assert "ironserve_min_serving" in refused["msg"]
+    assert routed.listed() == {routed.url("h1"), routed.url("h2")}
+    assert routed.worker("drained", url=routed.url("h1"), at_least="1")["changed"]
+    routed.step("admit")
+
+
+def test_a_run_fails_where_a_router_lost_its_servers_by_its_restart(routed):
+    routed.step("admit")
+    routed.fleet.shell("h3", "chmod 600 /var/lib/ironserve/router/admitted.json")  # the keeper cannot read it any more
+    site = {"ironserve_router": {"policy": "random"}, "check": False}
+    failed = routed.play("playbooks/router.yml", "-e", "router_ready_timeout_s=5", **site)
+    assert recap(failed.stdout, "h3")["failed"] == 1
+    assert "router h3 has lost http" in failed.stdout
+    log = routed.fleet.shell("h3", "journalctl -u ironserve-router")
+    assert log.count("cannot add servers: [Errno 13]") == 2  # once by each of the two keepers, not each second
+    routed.fleet.shell("h3", "chmod 644 /var/lib/ironserve/router/admitted.json")
+    assert len(routed.worker(at_least=2, all=True)["workers"]) == 2
 
 
 def test_a_router_that_is_down_or_refuses_is_told_with_what_to_do(routed):

@@ -1,6 +1,8 @@
 """The servers that a router is meant to send requests to: kept in a file beside it, since it forgets them itself.
 
-The file is what is meant; what the router has follows it. The launcher reads it when the router starts.
+The file is what is meant; what the router has follows it: its launcher's keeper adds what the router lacks. Whoever
+adds to the router does so under the lock of the file, and waits until it is listed: so nothing is pending when one is
+taken out.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from .. import host
+from ..maintenance import at_least as number
 from ..systemd import UNIT_DIRECTORY
 from . import KINDS
 from .driver import RefusedError, Router, RouterError, SilentError, Worker, router_of
@@ -31,6 +34,8 @@ READ = Path("/run/ironserve-router/read.json")
 POLL_S = 0.2
 ASK_S = 5.0
 """The longest that one question may take. The router answers in milliseconds, or is not well."""
+LISTED_S = 5.0
+"""How long the lock is held until the router lists what it was asked to add: longer than it tries (its launcher)."""
 
 
 def parse_admitted(text: str | None) -> list[str]:
@@ -96,9 +101,18 @@ class Pool:
         self.timeout_s, self.until = timeout_s, clock() + timeout_s
         self.router = self._router(kind, settings)
 
-    def listed(self, at_least: int) -> dict[str, Any]:
-        """What it has, once ``at_least`` of them are healthy, or the time is up."""
-        return self._answer(self._wait(lambda found: sum(one.healthy for one in found) >= at_least), False, "")
+    def listed(self, at_least: int | str = 0, whole: bool = False) -> dict[str, Any]:
+        """What it has, once ``at_least`` of them are healthy and, with ``whole``, it lists all that are admitted.
+
+        Or what it has when the time is up.
+        """
+
+        def is_so(found: list[Worker]) -> bool:
+            meant = self._meant()
+            lacking = set(meant) - {one.url for one in found} if whole else ()
+            return sum(one.healthy for one in found) >= number(at_least, len(meant)) and not lacking
+
+        return self._answer(self._wait(is_so), False, "")
 
     def admitted(self, url: str) -> dict[str, Any]:
         """Have it send requests to ``url``; done when it calls that server healthy."""
@@ -109,7 +123,7 @@ class Pool:
             would = changed or not known
             return self._answer(found, would, f"would admit {url}" if would else "")
         if not known:
-            self._repeat(lambda: self.driver.add(self.router, url, ASK_S))
+            self._add(url)
             found, changed = self._wait(lambda now: _is_healthy(now, url)), True
         elif not known.healthy:
             found = self._wait(lambda now: _is_healthy(now, url))
@@ -122,9 +136,21 @@ class Pool:
             )
         return self._answer(found, changed, f"admitted {url}" if changed else "")
 
-    def drained(self, url: str) -> dict[str, Any]:
-        """Have it send nothing new to ``url``; done when it does not list that server any more."""
-        changed = self._keep(lambda known: forget(known, url))
+    def drained(self, url: str, at_least: str = "0") -> dict[str, Any]:
+        """Have it send nothing new to ``url``; done when it does not list that server any more.
+
+        ``at_least``: so many others have to be admitted and healthy, or this one stays: a number, or a percentage of
+        those that are admitted. One that gets no requests may always go.
+        """
+
+        def leave(known: Sequence[str]) -> list[str]:
+            if number(at_least, len(known)) > 0:
+                self._enough(known, url, number(at_least, len(known)))
+            return forget(known, url)
+
+        if number(at_least, 100) > 0:
+            self._workers()  # a router that is silent is waited for here, not while others wait for the lock
+        changed = self._keep(leave)
         found = self._workers()
         known = _of(found, url)
         changed = changed or known is not None
@@ -139,6 +165,27 @@ class Pool:
                 f"it. {self._see()}"
             )
         return self._answer(found, changed, f"took out {url}" if changed else "")
+
+    def _enough(self, known: Sequence[str], url: str, least: int) -> None:
+        """Refuse to let ``url`` go where fewer than ``least`` others serve."""
+        serve = {one.url for one in self._workers() if one.healthy} & set(known)
+        others = len(serve - {url})
+        if url in serve and others < least:
+            raise RouterError(
+                f"{url} stays: without it {others} of {len(known)} admitted servers are healthy, and at least {least} "
+                "have to be (ironserve_min_serving). Nothing was changed. Admit others first, or say less"
+            )
+
+    def _add(self, url: str) -> None:
+        """Have the router add one, while it is meant to have it; when this ends, it has it, or has given up."""
+        with self._alone():
+            if url not in self._meant() or _of(self._workers(), url):
+                return
+            self._repeat(lambda: self.driver.add(self.router, url, ASK_S))
+            self._wait(lambda now: _of(now, url) is not None, self.clock() + LISTED_S)
+
+    def _meant(self) -> list[str]:
+        return parse_admitted(host.read_text(self.file))
 
     def _router(self, kind: str, settings: Path) -> Router:
         text = host.read_text(settings)
@@ -156,7 +203,7 @@ class Pool:
     def _keep(self, change: Callable[[Sequence[str]], list[str]]) -> bool:
         """Change the file, alone: many hosts come and go at the same time. Whether it is another one now."""
         with self._alone():
-            before = parse_admitted(host.read_text(self.file))
+            before = self._meant()
             after = change(before)
             if after != before and not self.check:
                 host.write_text(self.file, json.dumps(after, indent=1) + "\n")
@@ -169,18 +216,18 @@ class Pool:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_name(".lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # held for a read and a write: nobody waits long
+            fcntl.flock(handle, fcntl.LOCK_EX)  # for as long as a question to the router takes: nobody waits long
             yield
 
     def _workers(self) -> list[Worker]:
         found: list[Worker] = self._repeat(lambda: self.driver.workers(self.router, ASK_S))
         return found
 
-    def _wait(self, is_so: Callable[[list[Worker]], bool]) -> list[Worker]:
+    def _wait(self, is_so: Callable[[list[Worker]], bool], until: float | None = None) -> list[Worker]:
         """Look until it is so, or the time is up."""
         while True:
             found = self._workers()
-            if is_so(found) or self.clock() >= self.until:
+            if is_so(found) or self.clock() >= (self.until if until is None else until):
                 return found
             self.sleep(POLL_S)
 
@@ -205,12 +252,11 @@ class Pool:
 
     def _answer(self, found: Sequence[Worker], changed: bool, msg: str) -> dict[str, Any]:
         counted = self.driver.outcomes(self.router, ASK_S)
-        known = parse_admitted(host.read_text(self.file))
         return {
             "workers": [
                 {"url": one.url, "healthy": one.healthy, "load": one.load, "model": one.model} for one in found
             ],
-            "admitted": known,
+            "admitted": self._meant(),
             "errors": {url: {"ok": count.ok, "failed": count.failed} for url, count in counted.items()},
             "changed": changed,
             "msg": msg or f"{sum(one.healthy for one in found)} of {len(found)} workers healthy",

@@ -175,13 +175,6 @@ def test_routers_that_do_not_exist_are_told_with_what_was_meant():
 
 
 @pytest.mark.parametrize(
-    ("address", "url"), [("h1.example", "http://h1.example:8000"), ("fd00::1", "http://[fd00::1]:8000")]
-)
-def test_the_url_of_a_worker(address, url):
-    assert rollout.worker_url(address, 8000) == url
-
-
-@pytest.mark.parametrize(
     ("routers", "lacking"),
     [
         (answers(["h1"]), []),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import os
+import select
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -180,6 +185,64 @@ def test_a_list_waits_for_as_many_as_are_wanted_and_then_no_longer(router):
     assert len(router.pool().listed(3)["workers"]) == 2
 
 
+def test_a_list_waits_until_all_that_are_admitted_are_listed_and_then_no_longer(router):
+    router.pool().admitted(H1)
+    router.admitted.write_text(json.dumps([H1, H2]))
+    assert len(router.pool().listed(whole=True)["workers"]) == 1  # in vain, and no failure
+    router.pending.append(lambda: router.workers.update({H2: {**router.workers[H1], "url": H2, "is_healthy": False}}))
+    router.slow = 2
+    assert len(router.pool().listed(whole=True)["workers"]) == 2
+
+
+@pytest.mark.parametrize(("at_least", "goes"), [("0", True), ("1", True), ("2", False), ("33%", True), ("34%", False)])
+@pytest.mark.parametrize("check", [False, True])
+def test_a_server_stays_where_too_few_others_would_be_left(router, at_least, goes, check):
+    """Three are admitted, of which two serve."""
+    for url in (H1, H2, "http://10.0.0.3:8000"):
+        router.pool().admitted(url)
+    router.workers["http://10.0.0.3:8000"]["is_healthy"] = False
+    before, asked = meant(router), len(router.asked)
+    if goes:
+        assert router.pool(check=check).drained(H1, at_least)["changed"]
+        return
+    with pytest.raises(
+        routers.RouterError, match="without it 1 of 3 admitted servers are healthy, and at least 2"
+    ) as no:
+        router.pool(check=check).drained(H1, at_least)
+    assert "ironserve_min_serving" in str(no.value)
+    assert (meant(router), len(router.asked)) == (before, asked)
+
+
+def test_a_server_that_gets_no_requests_may_always_go(router):
+    router.pool().admitted(H1)
+    router.workers[H1]["is_healthy"] = False
+    assert router.pool().drained(H1, "100%")["admitted"] == []
+    assert not router.pool().drained(H2, "100%")["changed"]
+
+
+def test_of_those_that_leave_at_the_same_time_enough_stay(router):
+    urls = [f"http://10.0.0.{number}:8000" for number in range(8)]
+    for url in urls:
+        router.pool().admitted(url)
+
+    def leave(url: str) -> bool:
+        try:
+            return router.pool(timeout_s=1000).drained(url, "6")["changed"]
+        except routers.RouterError:
+            return False
+
+    with ThreadPoolExecutor(8) as together:
+        assert sum(together.map(leave, urls)) == 2
+    assert len(meant(router)) == len(router.workers) == 6
+
+
+def test_a_server_that_the_router_does_not_get_to_is_pending_no_longer_than_the_lock_is_held(router):
+    router.slow = 1000
+    with pytest.raises(routers.RouterError, match="does not list it"):
+        router.pool(timeout_s=20).admitted(H1)
+    assert router.slow < 1000 - pool.LISTED_S / 0.25
+
+
 def test_many_hosts_come_at_the_same_time_and_none_is_lost(router):
     urls = [f"http://10.0.0.{number}:8000" for number in range(20)]
     together = [threading.Thread(target=router.pool(timeout_s=1000).admitted, args=(url,)) for url in urls]
@@ -256,13 +319,145 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_the_launcher_gives_settings_key_and_servers_to_the_routers_parser(launcher):
-    argv = launcher.arguments(SETTINGS, [H1, H2])
+def test_the_launcher_gives_settings_and_key_to_the_routers_parser_and_no_server(launcher):
+    argv = launcher.arguments(SETTINGS)
     assert argv[:2] == ["--host", "::"]
-    assert argv[-3:] == ["--worker-urls", H1, H2]
     assert "--api-key=--dashes" in argv
+    assert "--worker-urls" not in argv
 
 
-def test_without_key_and_servers_the_launcher_names_neither(launcher):
-    argv = launcher.arguments({**SETTINGS, "api_key": ""}, [])
-    assert not [word for word in argv if word.startswith(("--api-key", "--worker-urls"))]
+def test_without_a_key_the_launcher_names_none(launcher):
+    assert not [word for word in launcher.arguments({**SETTINGS, "api_key": ""}) if word.startswith("--api-key")]
+
+
+class FakeServer:
+    """A server that answers ``status`` to /health; None, nothing listens there."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(server.status if self.path == "/health" else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing on the terminal."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def end(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+
+@pytest.fixture
+def server():
+    fake = FakeServer()
+    yield fake
+    fake.end()
+
+
+@pytest.fixture
+def kept(router, launcher, server):
+    """A router that lost the server that is admitted to it, and its keeper."""
+    router.pool().admitted(server.url)
+    router.workers.clear()
+    router.asked.clear()
+    return launcher.Keeper(json.loads(router.settings.read_text()), str(router.admitted))
+
+
+def test_the_keeper_adds_what_the_router_lacks_and_then_nothing(router, server, kept):
+    router.slow = 1
+    assert kept.look() == [server.url]
+    assert list(router.workers) == [server.url]  # it waited for that
+    assert kept.look() == []
+    assert router.asked == [("POST", server.url, KEY)]
+
+
+def test_the_keeper_adds_a_server_only_once_it_answers(router, server, kept):
+    server.status = 503
+    assert kept.look() == []
+    server.status = 200
+    assert kept.look() == [server.url]
+
+
+def test_a_server_that_is_down_keeps_no_other_from_coming_back(router, server, kept):
+    gone = FakeServer()
+    gone.end()
+    router.admitted.write_text(json.dumps([gone.url, server.url]))
+    assert kept.look() == [server.url]
+    assert meant(router) == [gone.url, server.url]
+
+
+def test_a_server_that_was_taken_out_while_it_was_down_never_comes_back(router, server, kept):
+    server.status = 503
+    kept.look()
+    router.pool().drained(server.url)
+    server.status = 200
+    assert kept.look() == []
+    assert router.asked == []
+
+
+def test_a_server_that_is_taken_out_while_the_keeper_waits_for_the_lock_is_not_added(router, server, kept):
+    with ThreadPoolExecutor(1) as beside, router.pool()._alone():
+        looked = beside.submit(kept.look)
+        assert not wait([looked], timeout=0.5).done
+        router.admitted.write_text("[]")
+    assert looked.result() == []
+    assert router.asked == []
+
+
+def test_a_server_is_taken_out_only_once_it_is_listed_that_the_keeper_adds(router, server, kept):
+    """What is pending when it is taken out would be there afterwards."""
+    router.slow = 30
+    with ThreadPoolExecutor(1) as beside:
+        looked = beside.submit(kept.look)
+        while not router.asked:
+            assert not looked.done()
+        router.pool(timeout_s=1000).drained(server.url)
+        assert looked.result() == [server.url]
+    assert (router.workers, meant(router)) == ({}, [])
+    assert not router.pending
+
+
+def test_a_server_that_never_gets_listed_does_not_hold_the_lock_for_ever(router, server, kept, launcher, monkeypatch):
+    monkeypatch.setattr(launcher, "LISTED_S", 0.2)
+    router.slow = 10_000
+    kept.look()
+    assert router.pool().drained(server.url)["admitted"] == []
+
+
+def test_the_keeper_goes_on_after_a_fault_and_says_it_once(kept, router, launcher, monkeypatch, capsys):
+    monkeypatch.setattr(launcher, "LOOK_S", 0)
+    kept.admitted = str(router.admitted.parent / "broken.json")
+    Path(kept.admitted).write_text("{")
+    looks = iter([True] * 3 + [False])
+    launcher.keep(kept, lambda: next(looks))
+    assert capsys.readouterr().err.count("cannot add servers") == 1
+
+
+KEEPER = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("launch", sys.argv[1])
+launch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launch)
+print(launch.fork_keeper({"host": "127.0.0.1", "port": 9}, "/nowhere/admitted.json"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_keeper_ends_with_the_router_even_when_that_is_killed(launcher):
+    argv = [sys.executable, "-c", KEEPER, launcher.__file__]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as router:
+        keeper = os.pidfd_open(int(router.stdout.readline()))
+        try:
+            assert select.select([keeper], [], [], 0) == ([], [], [])
+            router.kill()
+            assert select.select([keeper], [], [], 10)[0] == [keeper]
+        finally:
+            os.close(keeper)
