@@ -46,3 +46,31 @@ def told(hosts: Sequence[str], word: str, text: str) -> str:
 def holds(text: str, part: str) -> bool:
     """Whether a text says what another one does, however both are broken into lines."""
     return " ".join(part.split()) in " ".join(text.split())
+
+
+class Turns:
+    """In a roll: who is at work, and what became of those whose turn is over."""
+
+    def __init__(self) -> None:
+        self._at_work: list[str] = []
+        self._over: dict[str, str] = {}
+
+    def begin(self, host: str) -> None:
+        """Its server may be changed from now on; of a host that is taken back it is the second turn."""
+        self._over.pop(host, None)
+        if host not in self._at_work:
+            self._at_work.append(host)
+
+    def end(self, host: str, verdict: str) -> None:
+        """It is left as the verdict says."""
+        if host in self._at_work:
+            self._at_work.remove(host)
+        self._over[host] = verdict
+
+    def told(self) -> str:
+        """``h3 was at work; h1: moved; h2: failed; no other host was touched``."""
+        touched = {host: verdict for host, verdict in self._over.items() if verdict != "not reached"}
+        parts = [f"{', '.join(self._at_work)} was at work"] if self._at_work else []
+        for verdict in dict.fromkeys(touched.values()):
+            parts.append(f"{', '.join(host for host, its in touched.items() if its == verdict)}: {verdict}")
+        return "; ".join([*parts, "no other host was touched" if parts else "no host was touched"])

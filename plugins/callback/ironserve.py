@@ -14,7 +14,8 @@ description:
     and questions. With C(-v) it is Ansible's default output.
   - An error that a C(rescue) takes care of is not shown, but what the rescue itself fails with is. Where that says
     nothing of the error, the error is shown before it.
-  - The last line says how the run ended and how long it took, after an interruption too.
+  - Of a task that is delegated, it is the host that it was delegated to that could not be reached.
+  - The last line says how the run ended and how long it took, after an interruption (Ctrl-C or SIGTERM) too.
 extends_documentation_fragment:
   - default_callback
   - result_format_callback
@@ -24,6 +25,7 @@ author: Ironserve contributors
 import atexit
 import os
 import shlex
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -38,11 +40,12 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve.slices import duration
-from ansible.module_utils.ironserve.terminal import holds, inventories, told, with_inventory, without_host
+from ansible.module_utils.ironserve.terminal import Turns, holds, inventories, told, with_inventory, without_host
 
 TOUCHED = {
     "resolve": "nothing was touched",
     "validate": "nothing was touched",
+    "plan": "nothing was touched",
     "prepare": "no service was touched, all hosts serve what they served",
 }
 """What a deploy that ends in a stage has done, by the stage's file in playbooks/."""
@@ -81,6 +84,15 @@ def message(result: Any) -> str:
     return f"{task.get_name()}: {text}" if foreign else text
 
 
+def unreached(result: Any) -> tuple[str, str]:
+    """Who could not be reached by a task, or an item of it, and what the connection said.
+
+    Ansible counts the host that the task is for as unreachable, though it may be fine: see delegate_to.
+    """
+    who = result.task.delegate_to or result.host.get_name()
+    return who, str(result.result.get("msg") or "it cannot be reached").removeprefix("Task failed: ")
+
+
 class CallbackModule(default.CallbackModule):
     """Ansible's default output without its noise."""
 
@@ -98,12 +110,14 @@ class CallbackModule(default.CallbackModule):
         self._play_id = self._stage_shown = ""
         self._stage = ""  # of a playbook of ours its file; plays that nobody is left for do not count
         self._pending: dict[tuple[str, str, bool], list[str]] = {}  # what several hosts say is told once
-        self._items: dict[tuple[str, str], list[str]] = {}  # what items of a task said, by host and task
+        # What items of a task said, by host and task: who could not be reached, else nobody, and the message.
+        self._items: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self._held: dict[str, list[str]] = {}
         self._said: dict[str, list[str]] = {}
         self._failed: set[str] = set()
+        self._away: dict[str, set[str]] = {}  # by host for which a task was, who could not be reached
         self._batch: dict[str, str] = {}
-        self._through: list[str] = []
+        self._turns = Turns()
 
     # What is shown, and when
 
@@ -123,8 +137,10 @@ class CallbackModule(default.CallbackModule):
         if unreachable:
             given = [word for one in self._inventories() for word in ("-i", one)]
             words = shlex.join(["ansible", *given, ",".join(unreachable), "-m", "ping"])
-            limit = ":".join(["all", *(f"!{host}" for host in unreachable)])
-            self._say(f"    What to do: {words} tries the connection alone; -l '{limit}' leaves out who is away.")
+            # Of the others something is asked for hosts of the run, whoever these are.
+            meant = [f"!{host}" for host in unreachable if host in self._away.get(host, ())]
+            limit = f"; -l '{':'.join(['all', *meant])}' leaves out who is away" if meant else ""
+            self._say(f"    What to do: {words} tries the connection alone{limit}.")
 
     def _fail(self, host: str, word: str, text: str, whole: bool = False) -> None:
         """Have a message told, unless the host said the same before."""
@@ -144,15 +160,12 @@ class CallbackModule(default.CallbackModule):
         """Be asked at the end of the process, too: a run that is cut off has no other event."""
         self._pid = os.getpid()
         atexit.register(self._cut_off)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # ends workers, then us
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """A batch of a roll is a play of the same id."""
         self._flush()
-        if play._uuid != self._play_id:
-            self._play_id, self._through, self._batch = play._uuid, [], {}
-        self._through += self._batch
-        self._batch = {}
-        self._play = play
+        self._play_id, self._play, self._batch = play._uuid, play, {}
 
     def _task_start(self, task: Any, prefix: str | None = None) -> None:  # noqa: ARG002  # Ansible calls it
         """Say that a stage begins; one that no host is in has no task."""
@@ -164,16 +177,19 @@ class CallbackModule(default.CallbackModule):
             self._stage = file.stem if file.parent == ROOT / "playbooks" else ""
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """Know who is at work."""
+        """Know who is at work: in a roll only role serve touches a host."""
         self._batch[host.get_name()] = task.get_name()
+        if self._stage == "roll" and task._role and task._role.get_name() == "serve":
+            self._turns.begin(host.get_name())
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Tell it, or hold it until its rescue has said what came of it."""
         self._handle_warnings(result.result)
         host = result.host.get_name()
-        said = self._items.pop((host, result.task._uuid), None) or [message(result)]
+        items = self._items.pop((host, result.task._uuid), None) or [("", message(result))]
         if ignore_errors:
             return
+        said = [f"{away} cannot be reached: {text}" if away else text for away, text in items]
         text = without_host("\n".join(dict.fromkeys(said)), host)
         if is_rescued(result.task):
             self._held.setdefault(host, []).append(text)
@@ -189,13 +205,21 @@ class CallbackModule(default.CallbackModule):
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Tell it, unless the play does so itself."""
         self._handle_warnings(result.result)
-        if not result.task.ignore_unreachable:
-            text = str(result.result.get("msg") or "it cannot be reached").removeprefix("Task failed: ")
-            self._fail(result.host.get_name(), "UNREACHABLE", text)
+        host = result.host.get_name()
+        items = self._items.pop((host, result.task._uuid), None) or [unreached(result)]
+        if result.task.ignore_unreachable:
+            return
+        for away, text in items:
+            self._away.setdefault(host, set()).add(away)
+            self._fail(away, "UNREACHABLE", text)
+        if host not in self._away[host] and result.task.run_once is not True:
+            self._failed.add(host)
 
     def v2_runner_on_ok(self, result: Any) -> None:
         """Only what debug says, and in check mode what would change."""
         self._handle_warnings(result.result)
+        if outcome := (result.result.get("ansible_facts") or {}).get("roll_outcome"):
+            self._turns.end(result.host.get_name(), outcome["verdict"])
         if not result.task.loop:
             self._tell_ok(result)
 
@@ -230,7 +254,8 @@ class CallbackModule(default.CallbackModule):
         """Keep what it says: the task itself only knows that items failed."""
         self._handle_warnings(result.result)
         key = (result.host.get_name(), result.task._uuid)
-        self._items.setdefault(key, []).append(message(result))
+        said = unreached(result) if result.is_unreachable() else ("", message(result))
+        self._items.setdefault(key, []).append(said)
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
         """Only warnings."""
@@ -252,13 +277,14 @@ class CallbackModule(default.CallbackModule):
         self._pid = 0
         self._flush()
         took = duration(time.monotonic() - self._began)
-        failed = [host for host in sorted(stats.failures) if host in self._failed]
+        failed = [host for host in sorted({*stats.failures, *stats.dark}) if host in self._failed]
+        away = sorted({who for host in stats.dark for who in self._away.get(host, {host})})
         if not stats.failures and not stats.dark:
             checked = ", in check mode: nothing was changed" if context.CLIARGS.get("check") else ""
             nobody = "" if self._stage_shown else ": no host of the inventory is meant, nothing was done"
             self._say(f"done in {took}{checked}{nobody}")
             return
-        parts = [", ".join(failed), f"unreachable: {', '.join(sorted(stats.dark))}" if stats.dark else ""]
+        parts = [", ".join(failed), f"unreachable: {', '.join(away)}" if away else ""]
         parts.append(TOUCHED.get(self._stage, ""))
         what = "; ".join(filter(None, parts))
         self._say(f"FAILED in {took}{f': {what}' if what else ''}", constants.COLOR_ERROR)
@@ -271,12 +297,10 @@ class CallbackModule(default.CallbackModule):
         took = duration(time.monotonic() - self._began)
         if self._stage in TOUCHED:
             what = f"{TOUCHED[self._stage]}. Run the same command again"
-        elif self._stage == "roll":
-            through = [host for host in self._through if host not in self._said]
-            done = f"; {', '.join(through)}: done" if through else ""
+        elif self._stage in ("roll", "report"):
             what = (
-                f"{', '.join(self._batch) or 'no host'} was at work{done}; no other host was touched. The same command "
-                "goes on from here; what runs now: ansible-playbook playbooks/status.yml"
+                f"{self._turns.told()}. The same command goes on from here; what runs now: "
+                "ansible-playbook playbooks/status.yml"
             )
         elif self._batch:
             work = "; ".join(f'{host} was at "{task}"' for host, task in self._batch.items())

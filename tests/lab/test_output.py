@@ -42,8 +42,17 @@ def test_a_deploy_shows_its_stages_and_a_second_one_only_those_that_a_host_is_in
     output = fleet.play().stdout
     assert not NOISE.search(output)
     stages = [line for line in output.splitlines() if line.startswith("== ")]
-    assert [stage.split()[1] for stage in stages] == ["Resolve", "Validate", "Prepare", "Roll", "Report"]
-    assert all(lines_with(output, [host, "main", "lab_vllm", "ready"]) for host in ("h1", "h2"))
+    assert [stage.split()[1] for stage in stages] == [
+        "Resolve",
+        "Validate",
+        "Plan",
+        "Prepare",
+        "Hold",
+        "Roll",
+        "Give",
+        "Report",
+    ]
+    assert all(lines_with(output, [host, "lab_vllm", "ready"]) for host in ("h1", "h2"))
     assert re.fullmatch(r"done in [\dms]+", output.splitlines()[-1])
     again = fleet.play().stdout
     stages = [line for line in again.splitlines() if line.startswith("== ")]
@@ -59,7 +68,12 @@ def test_of_a_deploy_that_fails_each_error_is_told_once_with_a_command_to_copy(f
     assert not NOISE.search(output + result.stderr)
     assert output.count("main did not become ready") == 1
     assert output.count("[flag-unknown]") == 1  # found, and accepted by the tests' site
-    assert len(lines_with(output, ["no further host was touched"])) == 1
+    turn, report = output.split("== Report")
+    assert len(lines_with(turn, ["[h1] FAILED: main did not become ready"])) == 1  # at once, and in whole
+    assert "put back lab_vllm" in turn
+    assert "put back lab_vllm" not in report
+    assert len(lines_with(report, ["[h1] FAILED: h1, main: failed"])) == 1
+    assert len(lines_with(output, ["[roll] stops before batch 2"])) == 1
     assert f"ansible-playbook -i {fleet.lab.inventory.relative_to(ROOT)} playbooks/rollback.yml -l h1" in output
     assert re.fullmatch(r"FAILED in [\dms]+: h1", output.splitlines()[-1])
 
@@ -72,6 +86,7 @@ def test_an_unreachable_host_stops_a_deploy_and_is_told_once(fleet):
     cleaned = fleet.play("-e", "yes=true", playbook="playbooks/cleanup.yml", check=False)
     fleet.lab.join("h2")
     assert (result.returncode, result.stdout.count("UNREACHABLE")) == (4, 1), result.stdout
+    assert lines_with(result.stdout, ["[h2] UNREACHABLE: ", "ssh"]), result.stdout
     assert "-l 'all:!h2' leaves out" in result.stdout
     assert result.stdout.splitlines()[-1].endswith("unreachable: h2; nothing was touched")
     # A line of the table, and the exit status that says so.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ansible.module_utils.ironserve.table import table
-from ansible.module_utils.ironserve.terminal import holds, inventories, told, with_inventory, without_host
+from ansible.module_utils.ironserve.terminal import Turns, holds, inventories, told, with_inventory, without_host
 
 DEFAULT = ["/project/inventory/hosts.yml"]
 
@@ -43,3 +43,20 @@ def test_a_table_is_cut_in_its_last_column_only_and_stays_legible():
     assert table(["host", "why"], rows).splitlines()[1].endswith("x" * 50)
     assert len(table(["host", "why"], rows, 50).splitlines()[1]) == 50
     assert table(["host", "why"], rows, 10).splitlines()[1] == f"{'h1' * 9}  {'x' * 21}..."
+
+
+def test_of_a_roll_who_is_at_work_and_what_became_of_the_others_is_told():
+    turns = Turns()
+    assert turns.told() == "no host was touched"  # the hosts are held, or a batch is opened
+    turns.begin("h1")
+    turns.begin("h1")
+    assert turns.told() == "h1 was at work; no other host was touched"
+    turns.end("h1", "moved")
+    assert turns.told() == "h1: moved; no other host was touched"  # the canary soaks
+    for host, verdict in {"h2": "moved", "h3": "failed", "h4": "not reached"}.items():
+        turns.end(host, verdict)
+    assert turns.told() == "h1, h2: moved; h3: failed; no other host was touched"
+    turns.begin("h2")  # is taken back
+    assert turns.told() == "h2 was at work; h1: moved; h3: failed; no other host was touched"
+    turns.end("h2", "taken back")
+    assert turns.told() == "h1: moved; h3: failed; h2: taken back; no other host was touched"

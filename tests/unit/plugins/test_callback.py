@@ -1,4 +1,8 @@
-"""What a person sees of a run: small playbooks on this machine, with the project's ansible.cfg."""
+"""What a person sees of a run: small playbooks on this machine, with the project's ansible.cfg.
+
+A start of ansible-playbook takes a second, and a module half of one: what can be seen side by side is a scene of one
+run.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +44,26 @@ class ActionModule(ActionBase):
         return {"changed": False}
 """.replace("ROOT", repr(str(ROOT / "module_utils")))
 
+WORKS = """
+import time
+from pathlib import Path
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        Path(self._task.args["begun"]).touch()
+        time.sleep(60)
+        return {"changed": False}
+"""
+
 CRASHES = """
 from ansible.module_utils.basic import AnsibleModule
 AnsibleModule(argument_spec={})
 raise ValueError("kaputt")
 """
+
+
+GONE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
 
 class Site:
@@ -53,12 +74,14 @@ class Site:
         (folder / "action").mkdir()
         (folder / "library").mkdir()
         (folder / "action" / "says.py").write_text(SAYS)
+        (folder / "action" / "works.py").write_text(WORKS)
         (folder / "library" / "crashes.py").write_text(CRASHES)
         self.hosts("h1", "h2")
 
-    def hosts(self, *names: str) -> None:
+    def hosts(self, *names: str, away: Sequence[str] = ()) -> None:
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        inventory = {"all": {"hosts": dict.fromkeys(names), "vars": local, "children": {"nobody": {}}}}
+        hosts = {**dict.fromkeys(names), **dict.fromkeys(away, GONE)}
+        inventory = {"all": {"hosts": hosts, "vars": local, "children": {"nobody": {}}}}
         (self.folder / "hosts.yml").write_text(json.dumps(inventory))
 
     def write(self, *tasks: Mapping[str, Any], name: str = "Stage", **keys: Any) -> None:
@@ -75,13 +98,26 @@ class Site:
             "ANSIBLE_ACTION_PLUGINS": f"{self.folder}/action:{ROOT}/plugins/action",
         }  # fmt: skip
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, playbook: str = "play.yml") -> str:
         """Play; the output, with the exit status as the last line."""
         done = subprocess.run(
-            [PROGRAM, "-i", "hosts.yml", "play.yml", *words], cwd=self.folder, env=self.environment(),
+            [PROGRAM, "-i", "hosts.yml", playbook, *words], cwd=self.folder, env=self.environment(),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         return re.sub(r"in \d+s", "in Ns", f"{done.stdout}rc={done.returncode}")
+
+    def cut_off(self, number: signal.Signals, playbook: str = "play.yml", **environment: str) -> str:
+        """What is shown of a run that gets a signal while a task ``works``."""
+        run = subprocess.Popen(
+            [PROGRAM, "-i", "hosts.yml", playbook], cwd=self.folder, env={**self.environment(), **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        while not (self.folder / "begun").exists() and run.poll() is None:
+            time.sleep(0.01)
+        run.send_signal(number)
+        said, _ = run.communicate(timeout=60)
+        assert run.returncode == 99
+        return re.sub(r"after \d+s", "after Ns", said)
 
     def play(self, *tasks: Mapping[str, Any], words: tuple[str, ...] = (), **keys: Any) -> list[str]:
         self.write(*tasks, **keys)
@@ -117,19 +153,8 @@ def fail(text: str, **keys: Any) -> dict[str, Any]:
     return {"name": "Fail", "ansible.builtin.fail": {"msg": text}, **keys}
 
 
-QUIET = [
-    {"name": "Look", "ansible.builtin.command": "true"},
-    {"name": "Not now", "ansible.builtin.command": "true", "when": False},
-    {"name": "Say", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }}: two\nlines"}, "run_once": True},
-]
-
-
-def test_stages_and_what_is_said_and_how_it_ended(site):
-    assert site.play(*QUIET) == ["== Stage", "[h1] two", "lines", "done in Ns", "rc=0"]
-
-
 def test_with_v_it_is_ansibles_own_output(site):
-    output = "\n".join(site.play(*QUIET, words=("-v",)))
+    output = "\n".join(site.play({"name": "Look", "ansible.builtin.debug": {"msg": "x"}}, words=("-v",)))
     assert "PLAY RECAP" in output
     assert "TASK [Look]" in output
     assert "done in" not in output
@@ -137,6 +162,12 @@ def test_with_v_it_is_ansibles_own_output(site):
 
 def test_a_run_that_no_host_is_meant_by_says_so(site):
     assert site.play(hosts="nobody") == ["done in Ns: no host of the inventory is meant, nothing was done", "rc=0"]
+
+
+def test_a_run_says_how_it_ended_and_that_nothing_was_changed(site):
+    say = {"name": "Say", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }}: two\nlines"}, "run_once": True}
+    end = "done in Ns, in check mode: nothing was changed"
+    assert site.play(say, words=("--check",)) == ["== Stage", "[h1] two", "lines", end, "rc=0"]
 
 
 def table(why: str) -> dict[str, Any]:
@@ -153,9 +184,28 @@ def rescued(inner: str, *rescue: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GOES_ON = {"name": "Go on", "ansible.builtin.set_fact": {"x": 1}}
-GONE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+OUTCOME = {"name": "Note it", "ansible.builtin.set_fact": {"roll_outcome": {"verdict": "failed", "cause": "x"}}}
+REACH = {"name": "Reach", "ansible.builtin.raw": "true"}
+
+
+def ask(task: Mapping[str, Any], *routers: str, **keys: Any) -> dict[str, Any]:
+    return {**task, "delegate_to": "{{ item }}", "loop": list(routers), **keys}
+
+
+def write(folder: str, **keys: Any) -> dict[str, Any]:
+    file = {"path": f"{{{{ playbook_dir }}}}/{folder}{{{{ item }}}}", "line": "new {{ item }}", "create": True}
+    only = "inventory_hostname.endswith('-h1')"
+    return {"name": "Write", "ansible.builtin.lineinfile": file, "loop": [1, 2], "when": only, **keys}
+
+
 COMMAND = "see ansible-playbook playbooks/status.yml -l h1, then ansible-playbook deploy.yml"
 SCENES: dict[str, list[dict[str, Any]]] = {
+    "quiet": [
+        {"name": "Look", "ansible.builtin.raw": "true"},
+        {"name": "Not now", "ansible.builtin.raw": "true", "when": False},
+    ],
+    "checked": [write("c", check_mode=True)],
+    "written": [write("w")],
     "same": [fail("host {{ inventory_hostname }}: no such profile: 1 problem\n  1. profile: x")],
     "items": [fail("no {{ item }}", loop=["a", "b", "a"])],
     "rescued": [rescued("first", GOES_ON)],
@@ -171,6 +221,16 @@ SCENES: dict[str, list[dict[str, Any]]] = {
             "rescue": [GOES_ON, fail("no further host was touched")],
         }
     ],
+    "turn": [
+        {
+            "name": "Roll",
+            "block": [rescued("it exited", fail("it exited, put back\nevidence is there"))],
+            "rescue": [OUTCOME],
+        },
+        {"name": "Tell", "ansible.builtin.debug": {"msg": "the table"}},
+        fail("h1, main: failed: put back"),
+    ],
+    "noted": [rescued("no lease", OUTCOME), fail("main: failed: no lease")],
     "files": [
         {
             "name": "Roll",
@@ -180,12 +240,20 @@ SCENES: dict[str, list[dict[str, Any]]] = {
     ],
     "crash": [{"name": "Stage the releases", "crashes": {}}],
     "module": [{"name": "Have the file", "ansible.builtin.file": {"path": "/no/such", "state": "file"}}],
-    "gone": [{"name": "Reach", "ansible.builtin.ping": {}, "vars": GONE}],
-    "away": [{"name": "Reach", "ansible.builtin.ping": {}, "vars": GONE, "ignore_unreachable": True}],
+    "gone": [{**REACH, "vars": GONE}],
+    "loop": [{**REACH, "vars": GONE, "loop": ["a", "b"]}],
+    "asked": [{**REACH, "delegate_to": "asked-r1"}],
+    "routers": [ask(REACH, "routers-r1", "routers-rest", "routers-r2")],
+    "once": [ask(REACH, "once-r1", run_once=True)],
+    "both": [ask({"name": "Ask", "ansible.builtin.raw": "echo kaputt; false"}, "both-r1", "both-rest")],
+    "away": [{**REACH, "vars": GONE, "ignore_unreachable": True}],
+    "apart": [ask(REACH, "apart-r1", ignore_unreachable=True)],
     "command": [fail(COMMAND)],
     "table": [table(f"{COMMAND} {'x' * 200}")],
+    "all": [fail("nothing goes on", run_once=True)],  # the last
 }
-"""By name what hosts h1 and h2 do; a third host does nothing, since a play in which all hosts fail is the last one."""
+"""By name what hosts h1 and h2 do; a third host does nothing, since a play in which all hosts fail is the last one.
+Routers r1 and r2 are not there."""
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +262,14 @@ def scenes(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("scenes"))
     (site.folder / "inner.yml").write_text(json.dumps([fail("it exited")]))
     (site.folder / "give_up.yml").write_text(json.dumps([GOES_ON, fail("it exited, put back")]))
-    site.hosts(*(f"{name}-{end}" for name in SCENES for end in ("h1", "h2", "rest")))
+    routers = [f"{name}-{end}" for name in SCENES for end in ("r1", "r2")]
+    site.hosts(*(f"{name}-{end}" for name in SCENES for end in ("h1", "h2", "rest")), away=routers)
     plays = []
     for name, tasks in SCENES.items():
         two = {"name": "Not the third", "block": tasks, "when": "not inventory_hostname.endswith('-rest')"}
-        plays.append({"name": name, "hosts": f"{name}-*", "gather_facts": False, "tasks": [two]})
+        plays.append({"name": name, "hosts": f"{name}-*:!*-r1:!*-r2", "gather_facts": False, "tasks": [two]})
     (site.folder / "play.yml").write_text(json.dumps(plays))
-    output = re.sub(rf"({'|'.join(SCENES)})-(h\d|rest)", r"\2", site.run())
+    output = re.sub(rf"({'|'.join(SCENES)})-([hr]\d|rest)", r"\2", site.run("--diff"))
     assert "\x1b" not in output
     *sections, last = output.split("== ")[1:]
     return {
@@ -211,6 +280,10 @@ def scenes(tmp_path_factory):
 
 def shown(scenes: Mapping[str, Any], name: str) -> list[str]:
     return [line for line in scenes[name] if line]
+
+
+def test_what_goes_well_and_what_is_skipped_is_not_shown(scenes):
+    assert shown(scenes, "quiet") == []
 
 
 def test_the_same_message_of_several_hosts_is_told_once_without_their_names(scenes):
@@ -241,6 +314,20 @@ def test_the_last_word_of_a_rescue_is_shown_where_another_rescue_takes_over(scen
     ]
 
 
+def test_a_host_that_fails_in_its_turn_is_told_then_and_in_whole_and_in_the_end_in_short(scenes):
+    assert shown(scenes, "turn") == [
+        "[h1, h2] FAILED: it exited, put back",
+        "    evidence is there",
+        "[h1] the table",
+        "[h2] the table",
+        "[h1, h2] FAILED: h1, main: failed: put back",
+    ]
+
+
+def test_what_a_turn_ended_with_is_told_once_where_the_report_says_it(scenes):
+    assert shown(scenes, "noted") == ["[h1, h2] FAILED: main: failed: no lease"]
+
+
 def test_tasks_that_come_from_a_file_are_rescued_like_others(scenes):
     assert shown(scenes, "files") == ["[h1, h2] FAILED: it exited, put back"]
 
@@ -256,15 +343,30 @@ def test_a_module_of_ansible_is_told_with_the_name_of_its_task(scenes):
     assert said.startswith("[h1, h2] FAILED: Have the file: file (/no/such) is absent")
 
 
-def test_hosts_that_cannot_be_reached_are_told_with_what_to_do(scenes):
-    what, todo = shown(scenes, "gone")
-    assert what.startswith("[h1, h2] UNREACHABLE: ")
+@pytest.mark.parametrize("name", ["gone", "loop"])
+def test_hosts_that_cannot_be_reached_are_told_with_what_to_do(scenes, name):
+    what, todo = shown(scenes, name)
+    assert what.startswith("[h1, h2] UNREACHABLE: Failed to connect to the host")
     assert "ansible -i hosts.yml h1,h2 -m ping" in todo
     assert "-l 'all:!h1:!h2'" in todo
 
 
-def test_a_host_that_the_play_goes_on_without_is_the_plays_to_tell(scenes):
-    assert shown(scenes, "away") == []
+@pytest.mark.parametrize(("name", "away"), [("asked", ["r1"]), ("routers", ["r1", "r2"]), ("once", ["r1"])])
+def test_where_a_router_cannot_be_reached_it_is_told_and_not_the_hosts_it_is_asked_for(scenes, name, away):
+    what, todo = shown(scenes, name)
+    assert what.startswith(f"[{', '.join(away)}] UNREACHABLE: Failed to connect to the host")
+    assert todo.endswith(f"What to do: ansible -i hosts.yml {','.join(away)} -m ping tries the connection alone.")
+
+
+def test_where_one_router_fails_and_another_cannot_be_reached_both_are_told(scenes):
+    said = shown(scenes, "both")
+    assert said[0].startswith("[h1, h2] FAILED: r1 cannot be reached: Failed to connect to the host")
+    assert said[-1].startswith("    Ask: non-zero return code")
+
+
+@pytest.mark.parametrize("name", ["away", "apart"])
+def test_a_host_that_the_play_goes_on_without_is_the_plays_to_tell(scenes, name):
+    assert shown(scenes, name) == []
 
 
 def test_a_suggested_command_names_the_inventory_of_the_run(scenes):
@@ -283,14 +385,14 @@ def test_a_table_suggests_such_commands_too_and_is_whole_where_no_terminal_cuts_
 
 def test_who_failed_and_who_could_not_be_reached_is_told_in_the_end(scenes):
     last, status = scenes["end"]
-    assert last == f"FAILED in Ns: {', '.join(['h1, h2'] * 9)}; unreachable: h1, h2"
+    failed, away = last.removeprefix("FAILED in Ns: ").split("; unreachable: ")
+    assert set(failed.split(", ")) == {"h1", "h2"}
+    assert away == "r1, h1, h2, h1, h2, r1, r1, r2"  # by scene: asked, gone, loop, once, routers
     assert status == "rc=4"
 
 
-def test_a_message_for_all_hosts_is_nobodys_own(site):
-    assert site.play(fail("nothing goes on", run_once=True)) == [
-        "== Stage", "FAILED: nothing goes on", "FAILED in Ns", "rc=2",
-    ]  # fmt: skip
+def test_a_message_for_all_hosts_is_nobodys_own(scenes):
+    assert shown(scenes, "all") == ["FAILED: nothing goes on"]
 
 
 def test_on_a_terminal_errors_are_red_and_a_table_fits(site):
@@ -302,23 +404,17 @@ def test_on_a_terminal_errors_are_red_and_a_table_fits(site):
     assert row.endswith("yyy...")
 
 
-def test_check_mode_tells_what_would_change_a_line_each_and_diff_what_would_differ(site):
-    write = {
-        "name": "Write",
-        "ansible.builtin.copy": {"content": "new {{ item }}\n", "dest": f"{site.folder}/f{{{{ item }}}}"},
-        "loop": [1, 2],
-    }
-    said = site.play(write, words=("--check", "--diff", "-l", "h1"))
-    assert [line for line in said if "would change" in line] == [
+def test_check_mode_tells_what_would_change_a_line_each_and_diff_what_would_differ(scenes):
+    said = shown(scenes, "checked")
+    assert [line for line in said if line.startswith("[")] == [
         "[h1] would change: Write (1)", "[h1] would change: Write (2)",
     ]  # fmt: skip
     assert "+new 1" in said
-    assert said[-2] == "done in Ns, in check mode: nothing was changed"
-    assert not (site.folder / "f1").exists()
-    wrote = site.play(write, words=("--diff", "-l", "h1"))
+    assert not (scenes["folder"] / "c1").exists()
+    wrote = shown(scenes, "written")
     assert "[h1] changed: Write (1)" in wrote
     assert "+new 2" in wrote
-    assert wrote[-2] == "done in Ns"
+    assert (scenes["folder"] / "w1").exists()
 
 
 def test_lines_of_eight_hosts_at_once_stay_whole(site):
@@ -326,28 +422,48 @@ def test_lines_of_eight_hosts_at_once_stay_whole(site):
     said = site.play({"name": "Work", "says": {}})
     assert len(said) == 8 * 39 + 3
     assert all(re.fullmatch(r"\[h\d\] main: weights x{99}\d+, 0s", line) for line in said[1:-2])
+    assert said[-2:] == ["done in Ns", "rc=0"]
 
 
-def cut_off(site: Site) -> str:
-    """What is said after Ctrl-C, pressed while the last task works."""
-    site.write(
-        {"name": "Begin", "ansible.builtin.debug": {"msg": "begun"}},
-        {"name": "Work long", "ansible.builtin.command": f"sh -c 'touch {site.folder}/works; exec sleep 60'"},
-    )
-    play = subprocess.Popen(
-        [PROGRAM, "-i", "hosts.yml", "-l", "h1", "play.yml"], cwd=site.folder, env=site.environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    while not (site.folder / "works").exists() and play.poll() is None:
-        pass
-    play.send_signal(signal.SIGINT)
-    said, _ = play.communicate(timeout=60)
-    assert play.returncode == 99
-    return re.sub(r"after \d+s", "after Ns", said)
+def works(site: Site, name: str) -> dict[str, Any]:
+    return {"name": name, "works": {"begun": f"{site.folder}/begun"}}
 
 
 def test_a_run_that_is_cut_off_says_who_was_at_work(site):
-    assert cut_off(site).splitlines()[-1] == ('cut off after Ns: h1 was at "Work long". Run the same command again')
+    site.hosts("h1")
+    site.write({"name": "Begin", "ansible.builtin.debug": {"msg": "begun"}}, works(site, "Work long"))
+    last = site.cut_off(signal.SIGINT).splitlines()[-1]
+    assert last == 'cut off after Ns: h1 was at "Work long". Run the same command again'
+
+
+def test_a_roll_that_is_ended_says_who_was_at_work_and_what_became_of_the_others(site):
+    """Ended by SIGTERM, as by a CI that loses patience; in a project of its own: the callback knows our playbooks."""
+    site.hosts("h1", "h2", "h3", "h4")
+    for folder in ("plugins/callback", "roles/serve/tasks", "playbooks"):
+        (site.folder / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "plugins" / "callback" / "ironserve.py", site.folder / "plugins" / "callback")
+    (site.folder / "module_utils").symlink_to(ROOT / "module_utils")
+    third = {**works(site, "Gate"), "when": "inventory_hostname == 'h3'"}
+    second = fail("it exited", when="inventory_hostname == 'h2'")
+    (site.folder / "roles" / "serve" / "tasks" / "main.yml").write_text(json.dumps([second, third]))
+    turn = {
+        "name": "Roll the host",
+        "block": [
+            {"name": "Serve", "ansible.builtin.include_role": {"name": "serve"}},
+            {"name": "Moved", "ansible.builtin.set_fact": {"roll_outcome": {"verdict": "moved"}}},
+        ],
+        "rescue": [OUTCOME],
+    }
+    opening = {"name": "Open the batch", "ansible.builtin.debug": {"msg": "opens"}}
+    give_back = {"name": "Give the hosts back", "hosts": "all", "gather_facts": False, "tasks": []}
+    roll = {"name": "Roll", "hosts": "all", "gather_facts": False, "serial": 1, "tasks": [opening, turn]}
+    (site.folder / "playbooks" / "roll.yml").write_text(json.dumps([roll, give_back]))
+    ours = {"ANSIBLE_CALLBACK_PLUGINS": f"{site.folder}/plugins/callback", "ANSIBLE_ROLES_PATH": f"{site.folder}/roles"}
+    last = site.cut_off(signal.SIGTERM, "playbooks/roll.yml", **ours).splitlines()[-1]
+    assert last == (
+        "cut off after Ns: h3 was at work; h1: moved; h2: failed; no other host was touched. The same command goes on "
+        "from here; what runs now: ansible-playbook -i hosts.yml playbooks/status.yml"
+    )
 
 
 def test_a_deploy_that_is_refused_says_that_nothing_was_touched():
