@@ -105,6 +105,7 @@ class Plan:
             "running": self.state.running,
             "restart": self.state.running and self.resumed_at is None and (self.rewrites or not self.state.current),
             "expected_s": self.state.expected_s,
+            "active_port": self.state.release.get("port"),
             "reasons": self.reasons,
             "actions": self.actions,
         }

@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
         why = batches.opening(plan, hosts, self._task.args["outcomes"], answers, self._task.args.get("soak") or None)
         batch, _ = batches.batch_of(plan, hosts)
         title = batches.title(plan, batch)
-        stopped = any((outcome or {}).get("verdict") == "not reached" for outcome in self._task.args["outcomes"].values())
-        if not stopped:  # that the roll stops is said once
+        outcomes = self._task.args["outcomes"].values()
+        if not any((outcome or {}).get("verdict") == "not reached" for outcome in outcomes):  # it is said once
             Display().display(f"[roll] stops before {title}: {why}" if why else f"[roll] {title}")
         return {**result, "changed": False, "open": not why, "why": why, "batch": batch["name"]}

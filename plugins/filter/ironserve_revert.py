@@ -119,6 +119,11 @@ def rollback_split(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[st
     return told
 
 
+def without(mapping: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """The mapping without these keys."""
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
 class FilterModule:
     """The filters by name."""
 
@@ -130,4 +135,5 @@ class FilterModule:
             "ironserve_lost": lost,
             "ironserve_rollback_problems": rollback_problems,
             "ironserve_rollback_split": rollback_split,
+            "ironserve_without": without,
         }

@@ -89,12 +89,37 @@ def roll_serial(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any]
     return list(_plan(groups, hostvars).get("serial", ())) or [1]
 
 
+def take_back(seen: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Of a host that moved the services that had another release before, which was good, with its folder.
+
+    After a run that broke off the new one may have been active already: what counts is the one that was good last.
+    """
+    found = []
+    compared = {one["serve_release"]["service"]: one for one in (seen.get("serve_compared") or {}).get("results", ())}
+    for release in seen.get("deploy_differing") or ():
+        before = compared[release["service"]]
+        good, wished = before["last_known_good_id"], f"{before['release_id']}-{before['render_id']}"
+        if good not in ("", wished):
+            found.append({"service": release["service"], "to": good})
+    return found
+
+
+def _bad_canary(plan: Mapping[str, Any], hostvars: Mapping[str, Any]) -> list[str]:
+    """The hosts of a canary that soaked badly."""
+    for host in plan.get("order", ()):
+        if ((hostvars[host].get("roll_soak") or {}).get("soak") or {}).get("state") == "bad":
+            return list(batches.batch_of(plan, [host])[1][-1]["hosts"])
+    return []
+
+
 def roll_moved(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Any], revert_all: bool) -> list[str]:
-    """The hosts to take back, the last that moved first: all that moved in a roll that did not come to its end."""
-    order = list(_plan(groups, hostvars).get("order", ()))
+    """The hosts to take back, the last that moved first: a canary that soaked badly, or all of a roll that failed."""
+    plan = _plan(groups, hostvars)
+    order, bad = list(plan.get("order", ())), _bad_canary(plan, hostvars)
     verdicts = {host: (hostvars[host].get("roll_outcome") or {}).get("verdict") for host in order}
-    whole = all(verdict == "moved" for verdict in verdicts.values())
-    return [host for host in reversed(order) if verdicts[host] == "moved"] if revert_all and not whole else []
+    all_of_them = revert_all and any(verdict != "moved" for verdict in verdicts.values())
+    moved = [host for host in reversed(order) if verdicts[host] == "moved" and take_back(hostvars[host])]
+    return [host for host in moved if all_of_them or host in bad]
 
 
 def roll_failure(result: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,6 +152,6 @@ class FilterModule:
             "ironserve_roll_serial": roll_serial,
             "ironserve_routers": routers,
             "ironserve_soak": soak,
+            "ironserve_take_back": take_back,
             "ironserve_unadmitted": unadmitted,
-            "ironserve_worker_url": rollout.worker_url,
         }

@@ -239,11 +239,13 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
             known = {**compared.get(service, {})}
             known["reasons"] = known.get("reasons") or (seen.get("deploy_unadmitted") or {}).get(service)
             of_host.append(_deploy_row(host, release, known, _outcome(seen, service), check_mode))
-        rows += of_host if check_mode else _rolled(of_host, seen)
+        rows += of_host if check_mode else _rolled(of_host, seen, compared)
     return rows
 
 
-def _rolled(rows: list[dict[str, Any]], seen: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rolled(
+    rows: list[dict[str, Any]], seen: Mapping[str, Any], compared: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """The rows of a host with what the roll knows of it: verdict, time without service, whether it is admitted."""
     rolled, admitted = seen.get("roll_outcome") or {}, seen.get("serve_admitted") or {}
     behind = bool(((seen.get("deploy_resolved") or {}).get("roll") or {}).get("routers"))
@@ -251,18 +253,16 @@ def _rolled(rows: list[dict[str, Any]], seen: Mapping[str, Any]) -> list[dict[st
     meant = [row for row in rows if row["verdict"] != "unchanged"]
     told = any(row["verdict"] in FAILED for row in rows)
     for row in meant:
-        open_still = row["verdict"] == "not reached"
-        if open_still and verdict == "not reached":
+        waits = row["verdict"] == "not reached"
+        failed_before = verdict in FAILED and not told and (waits or bool(rolled.get("stuck")))
+        if failed_before or verdict == "taken back" or (waits and verdict in ("moved", "lost")):
+            row["verdict"], told = verdict, told or failed_before
+            waits = True
+        if waits and cause:
             row["cause"] = cause
-        if verdict == "taken back":  # it had moved, and the roll took all back that had
-            row["verdict"] = verdict
-        if open_still and verdict == "moved":
-            row["verdict"] = "moved"
-        elif open_still and (verdict == "lost" or (verdict == "failed" and not told)):
-            row["verdict"], row["cause"], told = verdict, cause, True
-            row["note"] = "; ".join(filter(None, (row["note"], cause)))
         at = (seen.get("serve_times") or {}).get(row["service"], {})
-        row["downtime_s"] = round(at["back"] - at["out"], 1) if "back" in at and "out" in at else None
+        served = (compared.get(row["service"]) or {}).get("running")
+        row["downtime_s"] = round(at["back"] - at["out"], 1) if served and "back" in at and "out" in at else None
         row["gate_s"] = row["ready_s"]
     for row in rows:
         unknown = None if not behind or row in meant else True

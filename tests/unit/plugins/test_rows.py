@@ -270,7 +270,8 @@ ROLL = {"routers": ["r1"]}
 def rolled(rows, outcome=None, **registered):
     """The row of a host that had its turn in a roll."""
     resolved = {**RESOLVED, "roll": ROLL}
-    seen = {"deploy_resolved": resolved, "serve_compared": DIFFERS, "roll_outcome": outcome, **registered}
+    compared = {"results": [{**DIFFERS["results"][0], "running": True}]}
+    seen = {"deploy_resolved": resolved, "serve_compared": compared, "roll_outcome": outcome, **registered}
     [row] = rows.deploy_rows(["h1"], {"h1": seen}, False)
     return row
 
@@ -296,9 +297,14 @@ TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
          ["stalled; put back: p", "2m10s", "", "nothing moves x"], False),
         ({"outcome": {"verdict": "taken back", "cause": ""}, "serve_gates": READY, "serve_times": TIMES},
          ["taken back", "2m10s", "9s", "flag --n: 1 -> 2; inventory wants p"], False),
+        ({"outcome": {"verdict": "failed", "cause": "the old one does not start", "stuck": True}, "serve_gates": READY},
+         ["failed", "", "9s", "the old one does not start"], False),
+        ({"outcome": {"verdict": "not reached", "cause": "canary h0 failed"}},
+         ["not reached", "", "", "canary h0 failed"], False),
         ({"outcome": None}, ["not reached", "", "", "flag --n: 1 -> 2; inventory wants p"], False),
     ],
-    ids=["moved", "not-admitted", "lost", "failed-before-the-gate", "failed", "taken-back", "not-reached"],
+    ids=["moved", "not-admitted", "lost", "failed-before-the-gate", "failed", "taken-back", "not-taken-back",
+         "stopped-before", "not-reached"],
 )  # fmt: skip
 def test_the_table_of_a_roll_and_whether_the_fleet_is_whole(rows, registered, cells, whole):
     row = rolled(rows, **registered)
