@@ -1,9 +1,14 @@
-"""Whether hosts may leave service for maintenance: enough others serve behind each of their routers. Pure."""
+"""Whether hosts may leave service for maintenance: enough others serve behind each of their routers. Pure.
+
+The rule is that of a roll: what a router has to keep is a number, or a part of all servers that it has or gets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from .rollout import Answers, admitted, share
 
 
 class Server(NamedTuple):
@@ -11,52 +16,57 @@ class Server(NamedTuple):
 
     host: str
     service: str
-    group: str
-    """The kind of hardware: what is to serve is counted for each service of each group."""
     url: str
     routers: Sequence[str]
     min_serving: int | str
-    """A number, or a percentage of the servers of its kind: ``"25%"``."""
+    """A number, or a percentage of the servers that a router has: ``"25%"``."""
 
 
-def at_least(share: int | str, of: int) -> int:
-    """How many of so many a number or percentage means: a part of one is a whole one."""
-    text = str(share).strip()
-    return -(-of * int(text[:-1]) // 100) if text.endswith("%") else int(text)
+Leaving = Collection[tuple[str, str]]
+"""Host and service of each server that is to leave."""
 
 
-def serving(listed: Mapping[str, Any]) -> set[str]:
-    """The URLs that a router sends requests to, from what router_worker returned: admitted, and healthy."""
-    healthy = {str(worker["url"]).rstrip("/") for worker in listed.get("workers", ()) if worker.get("healthy")}
-    return healthy & {str(url).rstrip("/") for url in listed.get("admitted", ())}
+def serving(answers: Answers, router: str) -> set[str]:
+    """The URLs that a router sends requests to: admitted, and healthy."""
+    healthy = {worker["url"] for worker in (answers.get(router) or {}).get("workers", ()) if worker.get("healthy")}
+    return healthy & admitted(answers, router)
 
 
-def too_few(
-    leaving: Collection[tuple[str, str]], servers: Iterable[Server], listed: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """What speaks against it, a line each: of which servers behind which router too few would be left.
+def has(servers: Sequence[Server], answers: Answers, router: str) -> int:
+    """How many servers a router has or gets: one that is out now is no less one of them."""
+    return len(admitted(answers, router) | {one.url for one in servers if router in one.routers})
 
-    A server that no router sends anything to leaves nobody waiting.
+
+def to_keep(leaving: Leaving, servers: Sequence[Server], answers: Answers) -> dict[str, int]:
+    """How many servers each router has to keep: as the strictest of those says that are to leave it.
 
     Args:
-        leaving: host and service of each server that is to leave.
+        leaving: what is to leave.
         servers: of the whole inventory.
-        listed: what router_worker returned, by router.
+        answers: what router_worker returned, by router.
     """
-    known = list(servers)
-    kinds = sorted({(one.group, one.service) for one in known if (one.host, one.service) in leaving})
+    found = {}
+    for router in sorted(answers):
+        said = [one.min_serving for one in servers if (one.host, one.service) in leaving and router in one.routers]
+        whole = has(servers, answers, router)
+        found[router] = max((share(least, whole, up=True) for least in said), default=0)
+    return found
+
+
+def too_few(leaving: Leaving, servers: Sequence[Server], answers: Answers) -> list[str]:
+    """What speaks against it, a line for each router that would be left with too few; arguments as :func:`to_keep`.
+
+    A server that no router sends anything to leaves nobody waiting.
+    """
     found = []
-    for router, answer in sorted(listed.items()):
-        now = serving(answer)
-        for group, service in kinds:
-            alike = [one for one in known if (one.group, one.service) == (group, service) and router in one.routers]
-            go = sorted(one.host for one in alike if (one.host, one.service) in leaving and one.url in now)
-            stay = [one.host for one in alike if (one.host, one.service) not in leaving and one.url in now]
-            least = max((at_least(one.min_serving, len(alike)) for one in alike), default=0)
-            if go and len(stay) < least:
-                found.append(
-                    f"without {', '.join(go)} router {router} has {len(stay)} of {len(alike)} servers of service "
-                    f"{service} in group {group}, and ironserve_min_serving says {least}: admit others, take fewer "
-                    "hosts at a time, or, where that is meant, -e ironserve_min_serving=0"
-                )
+    for router, least in to_keep(leaving, servers, answers).items():
+        now = serving(answers, router)
+        own = {one.url: one.host for one in servers if (one.host, one.service) in leaving and one.url in now}
+        left = len(now - set(own))
+        if own and left < least:
+            found.append(
+                f"without {', '.join(sorted(set(own.values())))} router {router} has {left} of "
+                f"{has(servers, answers, router)} servers, and has to keep {least} (ironserve_min_serving): admit "
+                "others, take fewer hosts at a time, or, where that is meant, -e ironserve_min_serving=0"
+            )
     return found

@@ -167,7 +167,7 @@ VARIABLES: dict[str, Key] = {
         "share", "hosts of a group that may be out of service at a time; not set: as many as a batch has", low=1
     ),
     "ironserve_min_serving": Key(
-        "share", "servers that each router has admitted and healthy at any time, of those of the group", low=0
+        "share", "servers that each router has admitted and healthy at any time, or their part of all", low=0
     ),
     "ironserve_max_failures": Key("int", "failed hosts at which a roll stops; 1: at the first", low=1),
     "ironserve_forks": Key("int", "hosts that Ansible works on at a time; at least the largest batch", low=1),

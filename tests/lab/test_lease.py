@@ -238,3 +238,28 @@ def test_a_host_that_a_run_has_is_not_drained_and_neither_are_others_of_the_same
     assert refused.returncode == 2
     assert "h2 is held by a run of eva@laptop" in refused.stdout
     assert (held(fleet, "h1"), held(fleet, "h2")) == ({}, lease)
+
+
+def test_services_of_a_host_that_a_run_has_are_not_stopped_unless_that_is_meant(fleet):
+    pid, lease = fleet.main_pid("h1"), hold(fleet, "h1")
+    for words in (("playbooks/stop.yml",), ("playbooks/remove.yml", "-e", "service=other")):
+        refused = fleet.play(*words[1:], playbook=words[0], check=False)
+        assert refused.returncode == 2
+        assert "nothing was touched:" in refused.stdout
+        assert refused.stdout.count("h1 is held by a run of eva@laptop that began 12 min ago") >= 1
+        assert (fleet.main_pid("h1"), held(fleet, "h1")) == (pid, lease)
+    fleet.play("-l", "h1", "-e", "accept=host-leased", playbook="playbooks/stop.yml")
+    assert (fleet.main_pid("h1"), held(fleet, "h1")) == (0, lease)
+
+
+def test_an_admission_that_is_killed_keeps_a_host_that_was_never_drained_for_a_while_only(fleet):
+    fleet.model("h1", {"hang_in": "weights"})
+    fleet.play("-l", "h1", playbook="playbooks/stop.yml")
+    with running(fleet, "-l", "h1", playbook="playbooks/admit.yml") as run:
+        until(run, "loading weights")
+        lease = held(fleet, "h1")
+    assert (lease["purpose"], lease["expires_at"] > time.time()) == ("deploy", True)
+    fleet.model("h1")
+    fleet.shell("h1", f"systemctl kill -s KILL {UNIT}")  # the load that hangs
+    fleet.play("-l", "h1", "-e", "profile=lab_vllm")
+    assert held(fleet, "h1") == {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,10 +27,21 @@ class Routed(Fleet):
 
     def serving(self) -> list[str]:
         """The hosts that the router sends requests to."""
+        return self.named(worker["url"] for worker in self.asked()["workers"] if worker["healthy"])
+
+    def admitted(self) -> list[str]:
+        """The hosts that it is meant to send requests to."""
+        return self.named(self.asked()["admitted"])
+
+    def asked(self) -> dict[str, Any]:
+        """What the router answers."""
+        return self.module("h3", "router_worker", {"state": "listed"})
+
+    def named(self, found: Iterable[str]) -> list[str]:
+        """The hosts with these URLs."""
         hosts = yaml.safe_load(self.lab.inventory.read_text())["lab"]["hosts"]
         urls = {f"http://{said['lab_address']}:8000": name for name, said in hosts.items()}
-        answer = self.module("h3", "router_worker", {"state": "listed"})
-        return sorted(urls[worker["url"]] for worker in answer["workers"] if worker["healthy"])
+        return sorted(urls[url] for url in found)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +66,10 @@ def test_a_host_leaves_its_router_only_where_enough_stay_and_comes_back_behind_t
     refused = routed.run(*drain, check=False, ironserve_min_serving=2)
     assert refused.returncode == 2
     said = " ".join(refused.stdout.split())
-    assert "nothing was touched: without h1 router h3 has 1 of 2 servers of service main in group lab" in said
+    assert (
+        "nothing was touched: without h1 router h3 has 1 of 2 servers, and has to keep 2 (ironserve_min_serving)"
+        in said
+    )
     assert routed.serving() == ["h1", "h2"]
 
     pid = routed.main_pid("h1")
@@ -67,3 +83,23 @@ def test_a_host_leaves_its_router_only_where_enough_stay_and_comes_back_behind_t
     assert lines_with(admitted.stdout, ["h1", "main", "lab_vllm", "ready", "yes"])
     assert routed.serving() == ["h1", "h2"]
     assert recap(routed.run(*admit).stdout, "h1")["changed"] == 0
+
+
+@pytest.mark.timeout(900)
+def test_a_server_leaves_its_router_before_it_is_stopped_or_removed(routed):
+    stop = ("playbooks/stop.yml", "-l", "h1")
+    routed.run(*stop, "--check")
+    assert routed.serving() == ["h1", "h2"]
+    routed.run(*stop, ironserve_min_serving=2)  # to stop it is what is meant
+    assert (routed.admitted(), routed.main_pid("h1")) == (["h2"], 0)
+    assert recap(routed.run(*stop).stdout, "h1")["changed"] == 0
+    routed.run("playbooks/admit.yml", "-l", "h1")
+    assert routed.serving() == ["h1", "h2"]
+
+    silent = routed.run(*stop, check=False, ironserve_routers=["nowhere"])
+    assert silent.returncode == 2
+    assert "h1: nothing was stopped, since it could not be drained: " in silent.stdout
+    assert routed.main_pid("h1") > 0
+
+    routed.run("playbooks/remove.yml", "-l", "h1", "-e", "service=main", ironserve_services={})
+    assert (routed.admitted(), routed.main_pid("h1")) == (["h2"], 0)
