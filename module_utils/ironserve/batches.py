@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from .rollout import Answers, admitted, listed
+from .rollout import Answers, listed, serving
 
 Outcomes = Mapping[str, Optional[Mapping[str, Any]]]
 """By host of an earlier batch what became of it: ``verdict`` (moved, failed, lost, not reached), ``cause``, and of one
@@ -47,7 +47,7 @@ def opening(
     return (
         _against_outcomes(before, group, outcomes)
         or _against_soak(before, found, soak)
-        or _against_unavailable(found, batch, group, outcomes)
+        or _against_unavailable(found, batch, group, outcomes, answers)
         or _against_min_serving(found, batch, group, answers)
     )
 
@@ -80,24 +80,36 @@ def _against_soak(before: Sequence[Mapping[str, Any]], found: Mapping[str, Any],
     return f"canary {listed(before[-1]['hosts'])}: {(soak or {}).get('why') or 'it did not soak to its end'}"
 
 
+def _serves(routers: Sequence[str], services: Sequence[Sequence[str]], answers: Answers) -> bool | None:
+    """Whether the routers that were asked have all services of a host, each under any of its URLs; None: none was."""
+    told = [serving(answers, router) for router in routers if "workers" in (answers.get(router) or {})]
+    return all(healthy.intersection(urls) for healthy in told for urls in services) if told else None
+
+
 def _against_unavailable(
     found: Mapping[str, Any],
     batch: Mapping[str, Any],
     group: Mapping[str, Any],
     outcomes: Outcomes,
+    answers: Answers,
 ) -> str:
-    entries = {entry["host"]: entry for entry in found["hosts"]}
-    if not any(entries[host]["serves"] for host in batch["hosts"]):
-        return ""  # it takes nothing away
+    entries = {entry["host"]: entry for entry in found["hosts"] if entry["group"] == batch["group"]}
 
     def out(host: str) -> bool:
-        outcome = outcomes.get(host)
-        if outcome is None:
-            return not entries[host]["serves"]
-        return outcome["verdict"] != "moved" and not outcome.get("serving")
+        entry, outcome = entries[host], outcomes.get(host)
+        if outcome is not None and outcome["verdict"] != "moved" and not outcome.get("serving"):
+            return True
+        # What routers have now counts more than what the plan saw, hours ago maybe.
+        now = _serves(entry["routers"], [_urls(service) for service in entry["services"]], answers)
+        return not (entry["serves"] or outcome is not None) if now is None else not now
 
-    others = [host for host in entries if entries[host]["group"] == batch["group"] and host not in batch["hosts"]]
-    gone = [host for host in others if out(host)]
+    if not any(entries[host]["serves"] or not out(host) for host in batch["hosts"]):
+        return ""  # it takes nothing away
+    gone = [host for host in entries if host not in batch["hosts"] and out(host)]
+    # Of a host beyond the run only routers know.
+    for host, known in group["beyond"].items():
+        if _serves(known["routers"], [[url] for url in known["urls"]], answers) is False:
+            gone.append(host)
     if len(gone) + len(batch["hosts"]) <= group["max_unavailable"]:
         return ""
     are = "is" if len(gone) == 1 else "are"
@@ -107,16 +119,21 @@ def _against_unavailable(
     )
 
 
+def _urls(service: Mapping[str, Any]) -> tuple[str, str]:
+    """Under which routers may have a server: before its turn, and after."""
+    return service["url"], service["wished_url"]
+
+
 def _against_min_serving(
     found: Mapping[str, Any], batch: Mapping[str, Any], group: Mapping[str, Any], answers: Answers
 ) -> str:
     entries = {entry["host"]: entry for entry in found["hosts"]}
-    own = {service["url"] for host in batch["hosts"] for service in entries[host]["services"]}
+    own = {url for host in batch["hosts"] for service in entries[host]["services"] for url in _urls(service)}
     for router in batch["at_least"]:
         answer, needed = answers.get(router) or {}, group["min_serving"][router]
         if answer.get("failed") or answer.get("unreachable") or "workers" not in answer:
             return f"router {router} does not answer: {answer.get('msg') or 'it was not asked'}"
-        healthy = {worker["url"] for worker in answer["workers"] if worker["healthy"]} & admitted(answers, router)
+        healthy = serving(answers, router)
         left = len(healthy - own)
         if healthy & own and left < needed:
             return (

@@ -12,6 +12,9 @@ from .slices import duration
 LOOK_S = 10.0
 """Seconds between two looks at a canary that soaks."""
 
+AGAIN_S = 3.0
+"""Seconds until it is looked again after a look that was bad, or that failed. One alone says nothing."""
+
 EARLY_FAILURES = 5
 """Failed requests at which a soak may end early: of the first few requests one that fails is no rate yet."""
 
@@ -32,11 +35,11 @@ def soak_due(found: Mapping[str, Any], hosts: Sequence[str], outcomes: Outcomes)
     return {
         "hosts": canaries,
         "services": services,
-        "urls": sorted(service["url"] for host in canaries for service in entries[host]["services"]),
+        "urls": sorted(service["wished_url"] for host in canaries for service in entries[host]["services"]),
         "routers": sorted(before[-1]["at_least"]),
         "soak_s": group["soak_s"],
         "error_rate": group["soak_error_rate"],
-        "looks": int(group["soak_s"] // LOOK_S) + 2,
+        "looks": 2 * (int(group["soak_s"] // LOOK_S) + 2),  # each may be doubted once
     }
 
 
@@ -46,8 +49,12 @@ def soak_verdict(
     looks: Sequence[Mapping[str, Any]],
     before: Answers,
     after: Answers,
+    doubt: str = "",
 ) -> dict[str, Any]:
     """How a canary fares: ``state`` (waiting, good, bad), ``why`` it is bad, ``ok`` and ``failed`` requests, ``text``.
+
+    A canary that is not ready, or of which nobody can tell, is bad at the second such look in a row; ``doubt`` says
+    what was wrong at the first. ``wait_s``: seconds until the next look.
 
     Args:
         due: what :func:`soak_due` returned.
@@ -55,25 +62,32 @@ def soak_verdict(
         looks: what ``host_services`` returned for each canary, as results of a loop over the hosts.
         before: what the routers counted when it began.
         after: the same now. One that does not answer says nothing.
+        doubt: that of the look before.
     """
     ok, failed = _requests(due["urls"], before, after)
     over, total = elapsed_s >= due["soak_s"], ok + failed
     bad_rate = failed > 0 and failed >= due["error_rate"] * total
-    unwell = _unwell(looks)
     unknown_rate = [router for router in due["routers"] if "errors" not in (after.get(router) or {})]
-    why = ""
-    if unwell:
-        why = unwell
-    elif bad_rate and (over or failed >= EARLY_FAILURES):
+    now = _unwell(looks)
+    if over and unknown_rate and not now:
+        now = f"router {listed(unknown_rate)} does not tell how many requests failed"
+    why = now if doubt else ""
+    if bad_rate and not why and (over or failed >= EARLY_FAILURES):
         why = f"{failed} of {total} requests failed (ironserve_soak_error_rate: {due['error_rate']})"
-    elif over and unknown_rate:
-        why = f"router {listed(unknown_rate)} does not tell how many requests failed"
     requests = f"{failed} of {total} requests failed" if due["routers"] else "no router counts requests"
-    state = "bad" if why else "good" if over else "waiting"
+    state = "bad" if why else "good" if over and not now else "waiting"
     done = min(elapsed_s, due["soak_s"])
     how_long = f"{duration(done)} of {duration(due['soak_s'])}"
-    told = f"soak: canary {listed(due['hosts'])} {why or 'ready'}, {requests}, {how_long}"
-    return {"state": state, "why": why, "ok": ok, "failed": failed, "text": told}
+    seen = why or (f"{now} (looking again)" if now else "ready")
+    return {
+        "state": state,
+        "why": why,
+        "ok": ok,
+        "failed": failed,
+        "doubt": now,
+        "wait_s": AGAIN_S if now else min(LOOK_S, max(0.0, due["soak_s"] - elapsed_s)),
+        "text": f"soak: canary {listed(due['hosts'])} {seen}, {requests}, {how_long}",
+    }
 
 
 def _requests(urls: Sequence[str], before: Answers, after: Answers) -> tuple[int, int]:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from . import wish
 from .problems import Problems, unknown
 from .routers import worker_url as worker_url  # noqa: PLC0414  a filter is made of it
-from .site import PREFIX
+from .site import PREFIX, numbers_as_such
 from .slices import duration
 
 SHARED: dict[str, Any] = {
@@ -27,6 +28,12 @@ Hosts = Mapping[str, Mapping[str, Any]]
 
 Answers = Mapping[str, Mapping[str, Any]]
 """By router what ``router_worker`` returned."""
+
+DECLARED = (
+    "ironserve_host_group", "ironserve_routers", "ironserve_address", "ironserve_services", "ironserve_port",
+    "ironserve_model",
+)  # fmt: skip
+"""Variables of a host beyond the run that :func:`declared` reads."""
 
 NAMED = 8
 """So many hosts are named in a line that is meant to be short."""
@@ -52,6 +59,25 @@ def settings(
         "routers": routers,
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
+    }
+
+
+def declared(host: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """A host that this run does not mean, as the inventory has it: ``group``, ``routers`` and ``services``.
+
+    Args:
+        host: its name.
+        said: its variables of :data:`DECLARED`.
+    """
+    services = []
+    for name, view in wish.views(numbers_as_such(said)).items():
+        url = worker_url(str(said.get("ironserve_address") or host), view["ironserve_port"])
+        model = view["ironserve_model"]
+        services.append({"service": name, "url": url, "model_name": model.get("served_name") or model["path"]})
+    return {
+        "group": str(said["ironserve_host_group"]),
+        "routers": [str(name) for name in said.get("ironserve_routers") or ()],
+        "services": services,
     }
 
 
@@ -87,19 +113,46 @@ def admitted(answers: Answers, router: str) -> set[str]:
     return set(answer.get("admitted", ())) & {worker["url"] for worker in answer.get("workers", ())}
 
 
+def serving(answers: Answers, router: str) -> set[str]:
+    """URLs that a router sends requests to: admitted, and healthy."""
+    workers = (answers.get(router) or {}).get("workers", ())
+    return admitted(answers, router) & {worker["url"] for worker in workers if worker["healthy"]}
+
+
+def needed(said: Iterable[int | str], servers: int) -> int:
+    """How many servers a router needs at any time: the one rule of ``ironserve_min_serving``.
+
+    Args:
+        said: what the hosts behind the router say. Their groups do not matter, a router serves its clients with all
+            that it has; the most that any says holds.
+        servers: that the router has, serving or not.
+    """
+    return max((share(each, servers, up=True) for each in said), default=0)
+
+
+def port_now(result: Mapping[str, Any]) -> int:
+    """The port under which routers have a server now: that of the active release, of a new one that which is meant."""
+    return int(result.get("active_port") or result["serve_release"]["port"])
+
+
 def seen_of(compared: Sequence[Mapping[str, Any]], roll: Mapping[str, Any], answers: Answers) -> list[dict[str, Any]]:
-    """Of what the comparison of a host returned all that a plan needs. ``admitted`` is None without a router."""
+    """Of what the comparison of a host returned all that a plan needs.
+
+    ``url`` is the one under which routers have the server now, ``wished_url`` that after its turn; ``admitted`` is None
+    without a router.
+    """
     found = []
     for result in compared:
-        release = result["serve_release"]
-        lacking = not_admitted(roll, release["port"], answers)
+        release, port = result["serve_release"], port_now(result)
+        lacking = not_admitted(roll, port, answers)
         found.append(
             {
                 "service": release["service"],
                 "profile": release["profile"],
                 "release_id": release["release_id"],
                 "model_name": release["model_name"],
-                "url": worker_url(roll["address"], release["port"]),
+                "url": worker_url(roll["address"], port),
+                "wished_url": worker_url(roll["address"], release["port"]),
                 "previous_id": result.get("previous_id", ""),
                 "reasons": list(result.get("reasons") or lacking),
                 "running": bool(result.get("running")),
@@ -111,14 +164,16 @@ def seen_of(compared: Sequence[Mapping[str, Any]], roll: Mapping[str, Any], answ
     return found
 
 
-def plan(hosts: Hosts, answers: Answers, forks: int) -> dict[str, Any]:
+def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None) -> dict[str, Any]:
     """The roll of a run: ``hosts batches order serial groups expected_s notes problems``, JSON-plain.
 
     Args:
         hosts: all hosts of the run, those that are there already, too.
         answers: what the routers have.
         forks: hosts that Ansible works on at a time.
+        beyond: hosts of the inventory that this run does not mean, as :func:`declared` returns them.
     """
+    beyond = beyond or {}
     entries = {host: _entry(host, hosts[host]) for host in in_order(hosts)}
     problems, notes = Problems(), []
     groups: dict[str, dict[str, Any]] = {}
@@ -128,27 +183,26 @@ def plan(hosts: Hosts, answers: Answers, forks: int) -> dict[str, Any]:
         shared = _agreed(name, {host: hosts[host]["roll"] for host in members}, problems)
         if shared is None:
             continue
-        groups[name] = shared = _in_numbers(shared, members, hosts, answers)
+        others = {host: known for host, known in beyond.items() if known["group"] == name}
+        groups[name] = shared = _in_numbers(shared, members, hosts, answers, others)
         changing = [host for host in members if entries[host]["state"] == "changes"]
-        if not changing:
-            continue
-        if shared["at_once"] < 1:
+        # A host that serves nobody takes nothing away, and comes back with its turn: only the others are counted.
+        first = [host for host in changing if not entries[host]["serves"]]
+        then = [host for host in changing if entries[host]["serves"]]
+        if then and shared["at_once"] < 1:
             problems.add(f"group {name}", "ironserve_min_serving", _cannot_keep(shared))
             continue
-        # A host that serves nobody takes nothing away, and comes back with its turn.
-        first = [host for host in changing if not entries[host]["serves"]]
-        if first and len(first) < len(changing):
+        if first and then:
             notes.append(f"{listed(first)}: out of service now, and first for that")
-        ordered = first + [host for host in changing if entries[host]["serves"]]
-        parts = _parts(ordered, shared)
+        parts = _parts(first, then, shared)
         if any(len(part["hosts"]) < part["wished"] for part in parts):
             notes.append(f"group {name}: {shared['at_once']} hosts at a time at most ({shared['limited_by']})")
         batches += [{"group": name, "name": part["name"], "hosts": part["hosts"]} for part in parts]
     for batch in batches:
         batch["at_least"] = _at_least(batch, groups[batch["group"]], entries, hosts)
     _check_forks(batches, hosts, forks, problems)
-    _check_models(hosts, problems)
-    notes += _drain_notes(batches, hosts)
+    _check_models(hosts, beyond, problems)
+    notes += _batch_notes(batches, entries) + _drain_notes(batches, hosts)
     order = [host for batch in batches for host in batch["hosts"]]
     return {
         "hosts": list(entries.values()),
@@ -170,6 +224,7 @@ def _entry(host: str, known: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "host": host,
         "group": known["roll"]["group"],
+        "routers": list(known["roll"]["routers"]),
         "state": "changes" if changing else "settled",
         "serves": bool(services)
         and all(service["running"] and service["admitted"] is not False for service in services),
@@ -194,19 +249,23 @@ def _agreed(group: str, rolls: Mapping[str, Mapping[str, Any]], problems: Proble
     return agreed
 
 
-def _in_numbers(shared: Mapping[str, Any], members: Sequence[str], hosts: Hosts, answers: Answers) -> dict[str, Any]:
-    """The settings of a group with its shares as numbers: of its hosts in this run, and of each router's servers.
+def _in_numbers(
+    shared: Mapping[str, Any], members: Sequence[str], hosts: Hosts, answers: Answers, beyond: Hosts
+) -> dict[str, Any]:
+    """The settings of a group with its shares as numbers: of its hosts, and of each router's servers.
 
     ``min_serving`` has a number for each router, and under "" one for hosts without any; ``at_once`` is how many hosts
-    a batch may have, ``limited_by`` the setting that says so.
+    that serve a batch may have, ``limited_by`` the setting that says so; ``beyond`` are hosts of the group that are not
+    in this run: nobody changes them, and they are out of service or not all the same.
     """
-    size = len(members)
-    most = size if shared["max_unavailable"] is None else share(shared["max_unavailable"], size)
+    size, whole = len(members), len(members) + len(beyond)
+    most = whole if shared["max_unavailable"] is None else share(shared["max_unavailable"], whole)
     limits = {"ironserve_max_unavailable": most}
-    needed, behind = {}, _behind(members, hosts, answers)
+    least, behind = {}, _behind(members, hosts, answers)
     for router, (servers, per_host) in behind.items():
-        needed[router] = share(shared["min_serving"], servers, up=True)
-        spare = (servers - needed[router]) // per_host
+        mine = [hosts[host]["roll"] for host in hosts if router in hosts[host]["roll"]["routers"]] or [shared]
+        least[router] = needed((roll["min_serving"] for roll in mine), servers)
+        spare = (servers - least[router]) // per_host
         limits["ironserve_min_serving"] = min(spare, limits.get("ironserve_min_serving", spare))
     limited_by = min(limits, key=lambda name: limits[name])
     return {
@@ -215,10 +274,14 @@ def _in_numbers(shared: Mapping[str, Any], members: Sequence[str], hosts: Hosts,
         "canary": share(shared["canary"], size),
         "batches": [share(said, size) for said in shared["batches"]] or [1],
         "max_unavailable": most,
-        "min_serving": needed,
+        "min_serving": least,
         "servers": {router: servers for router, (servers, _) in behind.items()},
         "at_once": limits[limited_by],
         "limited_by": limited_by,
+        "beyond": {
+            host: {"routers": known["routers"], "urls": [service["url"] for service in known["services"]]}
+            for host, known in beyond.items()
+        },
     }
 
 
@@ -250,31 +313,42 @@ def _cannot_keep(group: Mapping[str, Any]) -> str:
     return f"{told} have to serve at any time, and so none could be taken out: say less, or have more hosts"
 
 
-def _parts(hosts: Sequence[str], group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The hosts of a group in batches, with the size that was ``wished`` for each."""
+def _parts(first: Sequence[str], then: Sequence[str], group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The hosts of a group in batches, with the size that was ``wished`` for each.
+
+    No batch has both kinds: those of hosts that serve nobody, the ``first``, are of any size.
+    """
     wished = [group["canary"]] if group["canary"] else []
     parts: list[dict[str, Any]] = []
-    left = list(hosts)
     sizes = [*wished, *group["batches"]]
-    while left:
-        size = sizes[min(len(parts), len(sizes) - 1)]
-        size = min(size, len(left))
-        now = left[: min(size, group["at_once"])]
-        parts.append({"hosts": now, "wished": size})
-        left = left[len(now) :]
+    for hosts, most in ((first, len(first)), (then, group["at_once"])):
+        left = list(hosts)
+        while left:
+            size = min(sizes[min(len(parts), len(sizes) - 1)], len(left))
+            now = left[: min(size, most)]
+            parts.append({"hosts": now, "wished": size})
+            left = left[len(now) :]
     for number, part in enumerate(parts, 1):
         part["name"] = "canary" if wished and number == 1 else f"batch {number} of {len(parts)}"
     return parts
 
 
 def _at_least(batch: Mapping[str, Any], group: Mapping[str, Any], entries: Hosts, hosts: Hosts) -> dict[str, int]:
-    """How many servers each router has to have before a batch begins; 0 where the batch takes none away."""
+    """How many servers each router has to have before a batch begins; 0 where the batch takes none away.
+
+    A router that has just restarted gets time for so many, with which the batch may begin in any case.
+    """
     found = {}
-    for router, needed in group["min_serving"].items():
+    limited = group["max_unavailable"] < group["size"] + len(group["beyond"])
+    spare = max(group["max_unavailable"] - len(batch["hosts"]), 0)
+    for router, least in group["min_serving"].items():
         mine = [host for host in batch["hosts"] if router in hosts[host]["roll"]["routers"]]
-        own = sum(service["admitted"] is True for host in mine for service in entries[host]["services"])
+        own = sum(
+            service["admitted"] is True and service["running"] for host in mine for service in entries[host]["services"]
+        )
         if router and mine:
-            found[router] = needed + own if own else 0
+            enough = max(least + own, group["servers"][router] - spare if limited else 0)
+            found[router] = enough if own else 0
     return found
 
 
@@ -295,14 +369,16 @@ def _check_forks(batches: Sequence[Mapping[str, Any]], hosts: Hosts, forks: int,
         )
 
 
-def _check_models(hosts: Hosts, problems: Problems) -> None:
+def _check_models(hosts: Hosts, beyond: Hosts, problems: Problems) -> None:
     """One router sends every request to any of its servers, so that they have to serve the same model."""
     served: dict[str, dict[str, list[str]]] = {}
-    for host in in_order(hosts):
-        for router in hosts[host]["roll"]["routers"]:
-            for service in hosts[host]["services"]:
+    routers = {router for known in hosts.values() for router in known["roll"]["routers"]}
+    for host in in_order([*hosts, *beyond]):
+        known = hosts[host] if host in hosts else beyond[host]
+        for router in known.get("roll", known)["routers"]:
+            for service in known["services"] if router in routers else ():
                 whose = served.setdefault(router, {}).setdefault(service["model_name"], [])
-                whose.append(host if len(hosts[host]["services"]) == 1 else f"{host}:{service['service']}")
+                whose.append(host if len(known["services"]) == 1 else f"{host}:{service['service']}")
     for router, models in served.items():
         if len(models) > 1:
             told = "; ".join(f"{model} on {listed(whose)}" for model, whose in models.items())
@@ -312,6 +388,13 @@ def _check_models(hosts: Hosts, problems: Problems) -> None:
                 f"has servers with different models, and would send requests to the wrong one: {told}. "
                 "Give each model a router of its own (ironserve_routers)",
             )
+
+
+def _batch_notes(batches: Sequence[Mapping[str, Any]], entries: Hosts) -> list[str]:
+    several = [batch["hosts"] for batch in batches if len(batch["hosts"]) > 1]
+    if any(entries[host]["serves"] and entries[host]["routers"] for hosts in several for host in hosts):
+        return ["hosts of a batch drain, start and are admitted together: each is out for as long as the slowest takes"]
+    return []
 
 
 def _drain_notes(batches: Sequence[Mapping[str, Any]], hosts: Hosts) -> list[str]:

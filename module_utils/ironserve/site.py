@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -167,7 +168,10 @@ VARIABLES: dict[str, Key] = {
         "share", "hosts of a group that may be out of service at a time; not set: as many as a batch has", low=1
     ),
     "ironserve_min_serving": Key(
-        "share", "servers that each router has admitted and healthy at any time, or their part of all", low=0
+        "share",
+        "servers that each router has admitted and healthy at any time, those of all groups together; "
+        "a percentage is of all that it has",
+        low=0,
     ),
     "ironserve_max_failures": Key("int", "failed hosts at which a roll stops; 1: at the first", low=1),
     "ironserve_forks": Key("int", "hosts that Ansible works on at a time; at least the largest batch", low=1),
@@ -196,14 +200,20 @@ VARIABLES["ironserve_services"] = Key(
 )
 
 
+FRACTION = re.compile(r"[0-9]*\.[0-9]+")
+"""A number as people write it that is no whole one."""
+
+
 def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables with whole numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
+    """The variables with numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
 
     def number(name: str, value: Any) -> Any:
         if name == "ironserve_services" and isinstance(value, Mapping):
             return {service: own(said) for service, said in value.items()}
-        whole = name in VARIABLES and VARIABLES[name].type in ("int", "share")
-        return int(value) if whole and isinstance(value, str) and value.isdigit() else value
+        kind = VARIABLES[name].type if name in VARIABLES and isinstance(value, str) else ""
+        if kind in ("int", "share", "number") and value.isdigit():
+            return int(value)
+        return float(value) if kind == "number" and FRACTION.fullmatch(value) else value
 
     def own(said: Any) -> Any:
         if not isinstance(said, Mapping):

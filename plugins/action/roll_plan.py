@@ -53,11 +53,14 @@ plan:
   type: dict
 """
 
+import contextlib
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -67,6 +70,17 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 
 from ansible.module_utils.ironserve import plan_text, rollout
 from ansible.module_utils.ironserve.problems import Problems
+
+
+def beyond(hosts: Collection[str], variables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The servers of the inventory that this run does not mean; one whose variables are no server's is left out."""
+    groups, hostvars = variables["groups"], variables["hostvars"]
+    found = {}
+    for host in set(groups["all"]) - set(hosts) - set(groups.get("router", ())):
+        with contextlib.suppress(AnsibleError, KeyError, TypeError, AttributeError):
+            said = {key: hostvars[host][key] for key in rollout.DECLARED if key in hostvars[host]}
+            found[host] = rollout.declared(host, said)
+    return {host: found[host] for host in rollout.in_order(found) if found[host]["services"]}
 
 
 class ActionModule(ActionBase):
@@ -80,8 +94,8 @@ class ActionModule(ActionBase):
         """The plan as text, as JSON and as result."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         answers = {answer["item"]: answer for answer in self._task.args.get("routers") or ()}
-        forks = int((task_vars or {})["ansible_forks"])
-        plan = rollout.plan(self._task.args["hosts"], answers, forks)
+        variables, hosts = task_vars or {}, self._task.args["hosts"]
+        plan = rollout.plan(hosts, answers, int(variables["ansible_forks"]), beyond(hosts, variables))
         file = ROOT / self._task.args["json"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(plan, indent=2, sort_keys=True) + "\n")

@@ -44,7 +44,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 soak:
-  description: C(state) (waiting, good or bad), C(why) it is bad, C(ok) and C(failed) requests.
+  description:
+    - C(state) (waiting, good or bad), C(why) it is bad, C(ok) and C(failed) requests.
+    - C(doubt) is what was wrong at the last look; at the second such look in a row the canary is bad.
   returned: always
   type: dict
 """
@@ -83,8 +85,9 @@ class ActionModule(ActionBase):
         if soak["state"] != "waiting":
             return {**result, "changed": False, "soak": soak}
         elapsed_s = time.time() - soak["began"]
-        verdict = canary.soak_verdict(due, elapsed_s, self._task.args["looks"], soak["before"], answers)
+        looks, doubt = self._task.args["looks"], soak.get("doubt", "")
+        verdict = canary.soak_verdict(due, elapsed_s, looks, soak["before"], answers, doubt)
         Display().display(f"[roll] {verdict.pop('text')}")
         if verdict["state"] == "waiting":
-            time.sleep(min(canary.LOOK_S, max(0.0, due["soak_s"] - elapsed_s)))
+            time.sleep(verdict["wait_s"])
         return {**result, "changed": False, "soak": {**soak, **verdict}}

@@ -154,4 +154,5 @@ class FilterModule:
             "ironserve_soak": soak,
             "ironserve_take_back": take_back,
             "ironserve_unadmitted": unadmitted,
+            "ironserve_worker_url": lambda address, port: rollout.worker_url(str(address), int(port)),
         }

@@ -68,14 +68,18 @@ def roll(
     looks: list[str] | None = None,
     failed: list[int] | None = None,
     soak_s: int = 1,
+    declared: str = "m",
 ) -> subprocess.CompletedProcess[str]:
     """Plan three hosts that are this machine, and open their batches.
 
     ``looks``: the status of the canary at each look; ``failed``: of 100 requests those that failed, each time a router
     is asked: for the plan, for the first batch, when the soak begins, at each look. None: there is no router.
+    ``declared``: the model that the inventory says.
     """
     seen = json.loads(json.dumps(SEEN))
     seen["deploy_resolved"]["roll"]["soak_s"] = soak_s
+    seen |= {"ironserve_host_group": "lab", "ironserve_port": 1, "ironserve_routers": "{{ groups.router }}",
+             "ironserve_model": {"path": "/m", "served_name": declared}}  # fmt: skip
     hosts = {f"h{number}": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
              for number in (1, 2, 3)}  # fmt: skip
     world = {"host_services": [{"services": [{"service": "main", "status": status}]} for status in looks or ["ready"]]}
@@ -132,6 +136,23 @@ def test_nothing_follows_a_canary_that_fares_badly(tmp_path, world, why):
     assert result.stdout.count(" open False") == 2
 
 
+def test_a_look_that_fails_once_ends_no_soak(tmp_path):
+    result = roll(tmp_path, looks=["unhealthy", "ready"])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "[roll] soak: canary h1 h1 main is unhealthy (looking again)" in result.stdout
+    assert "[roll] batch 2 of 2: h2 h3" in result.stdout
+
+
+@pytest.mark.parametrize(("declared", "code"), [("m", 0), ("other", 2)])
+def test_hosts_that_a_run_does_not_mean_are_seen_by_its_plan(tmp_path, declared, code):
+    result = roll(tmp_path, "-l", "h1", failed=[0], declared=declared)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert ("m on h1; other on h2 h3" in result.stdout + result.stderr) == (code != 0)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert list(plan["groups"]["lab"]["beyond"]) == ["h2", "h3"]
+    assert "canary h1" in result.stdout
+
+
 def test_a_failed_canary_needs_no_soak_to_close_the_roll(tmp_path):
     said = roll(tmp_path, "-e", "verdict=failed").stdout
     assert "soak" not in said.replace("soak.yml", "")
@@ -148,6 +169,9 @@ def test_a_plan_that_cannot_be_rolled_fails_before_anything_is_touched(tmp_path,
 
 
 def test_with_plan_true_a_deploy_ends_with_the_plan():
-    for play in ("prepare", "roll", "report"):
-        [found] = yaml.safe_load((ROOT / "playbooks" / f"{play}.yml").read_text())
-        assert found["hosts"].startswith("{{ [] if plan | default(false) | bool else "), play
+    for book in ("prepare", "roll", "report"):
+        for play in yaml.safe_load((ROOT / "playbooks" / f"{book}.yml").read_text()):
+            # Only what moved is taken back, and where no host had its turn none did.
+            assert "plan | default(false) | bool" in play["hosts"] or "ironserve_roll_moved" in play["hosts"], play[
+                "name"
+            ]

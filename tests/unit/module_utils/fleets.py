@@ -23,6 +23,7 @@ def host(name: str, *reasons: str, routers: Iterable[str] = ("r1",), service: di
     }  # fmt: skip
     found = {
         "service": "main", "profile": "p", "release_id": "new", "model_name": "tiny", "url": f"http://{name}:8000",
+        "wished_url": f"http://{name}:8000",
         "previous_id": "old-x", "reasons": list(reasons), "running": True, "restart": bool(reasons),
         "expected_s": 130.0, "admitted": True if roll["routers"] else None, **(service or {}),
     }  # fmt: skip

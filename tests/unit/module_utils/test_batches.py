@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils.ironserve import batches, canary
+from ansible.module_utils.ironserve import batches, canary, rollout
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -60,6 +60,50 @@ def test_what_became_of_earlier_hosts_decides(outcomes, said, why):
 )
 def test_a_batch_never_leaves_a_router_with_fewer_servers_than_meant(up, sick, why):
     assert opening(plan(fleet(4, min_serving=3)), ["h2"], {"h1": MOVED}, up, sick).startswith(why)
+
+
+def test_a_port_that_changes_takes_no_more_servers_than_one_that_does_not():
+    hosts = fleet(4, min_serving=3, max_unavailable=1)
+    for seen in hosts.values():
+        seen["services"][0]["wished_url"] = seen["services"][0]["url"].replace("8000", "8001")
+    found = plan(hosts)
+    old, new = answers(["h2", "h3", "h4"])["r1"], {"url": "http://h1:8001", "healthy": True}
+    now = {"r1": {"admitted": [*old["admitted"], new["url"]], "workers": [*old["workers"], new]}}
+    assert batches.opening(found, ["h2"], {"h1": MOVED}, now) == ""
+    assert batches.opening(found, ["h2"], {"h1": MOVED}, {"r1": old}).startswith("h1 is out of service")
+    soaks = {name: {**seen, "roll": {**seen["roll"], "soak_s": 60}} for name, seen in hosts.items()}
+    assert canary.soak_due(plan(soaks), ["h2"], {"h1": MOVED})["urls"] == ["http://h1:8001"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "up", "why"),
+    [
+        ({"h1": MOVED}, names(5), ""),
+        ({"h1": MOVED}, ["h2", "h3", "h4", "h5"], "h1 is out of service, and no more than 1 may be"),
+        ({"h1": MOVED}, ["h1", "h2", "h3", "h5"], "h4 is out of service"),
+        ({"h1": {**FAILED, "serving": True}}, ["h2", "h3", "h4", "h5"], "h1 is out of service"),
+        ({"h1": FAILED}, names(5), "h1 is out of service"),
+        ({"h1": MOVED}, names(4), "h5 is out of service"),
+        ({"h1": MOVED}, ["h1", "h3", "h4", "h5"], ""),
+    ],
+    ids=["all", "moved-and-died", "died-since-the-plan", "put-back-and-died", "not-put-back", "beyond", "own"],
+)
+def test_who_is_out_of_service_is_asked_when_the_batch_begins(outcomes, up, why):
+    said = {"max_unavailable": 1, "max_failures": 2, "canary": 0}
+    beyond = {"h5": {"group": "lab", "routers": ["r1"],
+                     "services": [{"service": "main", "url": "http://h5:8000", "model_name": "tiny"}]}}  # fmt: skip
+    found = rollout.plan(fleet(4, **said), answers(names(5)), 32, beyond)
+    assert batches.opening(found, ["h2"], outcomes, answers(up)).startswith(why)
+    assert bool(batches.opening(found, ["h2"], outcomes, answers(up))) == bool(why)
+
+
+def test_of_a_host_beyond_the_run_nobody_knows_without_a_router_and_no_limit_asks():
+    beyond = {"h5": {"group": "lab", "routers": [], "services": [{"service": "main", "url": "x", "model_name": "t"}]}}
+    alone = rollout.plan(fleet(4, routers=[], max_unavailable=1), {}, 32, beyond)
+    assert batches.opening(alone, ["h2"], {"h1": MOVED}, {}) == ""
+    beyond["h5"]["routers"] = ["r1"]
+    free = rollout.plan(fleet(4), answers(names(4)), 32, beyond)
+    assert batches.opening(free, ["h2"], {"h1": MOVED}, answers(names(4))) == ""
 
 
 def test_a_router_that_does_not_answer_closes_the_roll():
@@ -125,12 +169,9 @@ HANGS = [{"item": "h1", "services": [{"service": "main", "status": "unhealthy", 
         (10, READY, (0, 0), (10, 5), "bad", "5 of 15 requests failed"),
         (60, READY, (900, 0), (20, 0), "good", ""),
         (60, READY, (0, 0), (0, 0), "good", ""),
-        (10, HANGS, (0, 0), (0, 0), "bad", "h1 main is unhealthy: no token"),
-        (10, [{"item": "h1", "unreachable": True, "msg": "no route"}], (0, 0), (0, 0), "bad",
-         "h1 cannot be asked: no route"),
     ],
     ids=["on-the-way", "good", "few-failures", "many-failures", "few-requests-yet", "early-end", "router-restarted",
-         "no-load", "hangs", "unreachable"],
+         "no-load"],
 )  # fmt: skip
 def test_how_a_canary_fares(elapsed_s, looks, then, now, state, why):
     due = canary.soak_due(plan(fleet(3, soak_s=60)), ["h2"], {"h1": MOVED})
@@ -141,11 +182,41 @@ def test_how_a_canary_fares(elapsed_s, looks, then, now, state, why):
     assert verdict["text"].startswith("soak: canary h1 ")
 
 
+@pytest.mark.parametrize("elapsed_s", [10, 60])
+@pytest.mark.parametrize(
+    ("looks", "why"),
+    [
+        (HANGS, "h1 main is unhealthy: no token"),
+        ([{"item": "h1", "unreachable": True, "msg": "no route"}], "h1 cannot be asked: no route"),
+    ],
+    ids=["hangs", "unreachable"],
+)
+def test_one_bad_look_is_looked_at_again_and_two_in_a_row_are_bad(elapsed_s, looks, why):
+    due = canary.soak_due(plan(fleet(3, soak_s=60)), ["h2"], {"h1": MOVED})
+    counted = answers(["h1"])
+
+    def look(seen, doubt):
+        return canary.soak_verdict(due, elapsed_s, seen, counted, counted, doubt)
+
+    first = look(looks, "")
+    assert (first["state"], first["why"], first["wait_s"]) == ("waiting", "", canary.AGAIN_S)
+    assert f"{why} (looking again)" in first["text"]
+    second = look(looks, first["doubt"])
+    assert (second["state"], second["why"]) == ("bad", why)
+    well = look(READY, first["doubt"])
+    assert (well["state"], well["doubt"]) == ("good" if elapsed_s == 60 else "waiting", "")
+
+
 def test_a_soak_that_nobody_could_count_is_not_good_behind_a_router_and_is_without_one():
     def over(hosts, routers):
         due = canary.soak_due(plan(hosts), ["h2"], {"h1": MOVED})
-        return canary.soak_verdict(due, 60, READY, {}, routers)
+        first = canary.soak_verdict(due, 60, READY, {}, routers)
+        return (
+            first if first["state"] != "waiting" else canary.soak_verdict(due, 60, READY, {}, routers, first["doubt"])
+        )
 
-    assert over(fleet(3, soak_s=60), {"r1": {"failed": True}})["state"] == "bad"
+    assert over(fleet(3, soak_s=60), {"r1": {"failed": True}})["why"] == (
+        "router r1 does not tell how many requests failed"
+    )
     alone = over(fleet(3, soak_s=60, routers=[]), {})
     assert (alone["state"], "no router counts requests" in alone["text"]) == ("good", True)

@@ -57,14 +57,17 @@ def test_every_host_that_changes_is_in_one_batch_that_the_settings_allow(
         if number < count:
             hosts[f"h{number + 1}"]["services"][0]["running"] = False
     found = plan(hosts)
+    serves = {entry["host"] for entry in found["hosts"] if entry["serves"]}
     if found["problems"]:
         assert "ironserve_min_serving" in found["problems"][0]
         assert rollout.share(serving, count, up=True) >= count
+        assert serves & {entry["host"] for entry in found["hosts"] if entry["state"] == "changes"}
         return
     changed = {entry["host"] for entry in found["hosts"] if entry["state"] == "changes"}
     assert sorted(found["order"]) == sorted(changed)
     allowed = min(count if most is None else rollout.share(most, count), count - rollout.share(serving, count, up=True))
-    assert all(0 < len(batch) <= allowed for batch in batches(found))
+    assert all(0 < len(batch) <= allowed for batch in batches(found) if serves.intersection(batch))
+    assert all(serves.isdisjoint(batch) or serves.issuperset(batch) for batch in batches(found))
     assert plan(dict(reversed(hosts.items()))) == found, "the order of the inventory matters"
 
 
@@ -75,6 +78,7 @@ def test_what_an_operator_reads_before_a_roll():
         "  canary h1, then h2 h3",
         "  about 2m10s without service each (last start), 5m20s in all",
         f"  h1 h2 h3: {FLAG}",
+        "  note: hosts of a batch drain, start and are admitted together: each is out for as long as the slowest takes",
         "  note: draining takes up to 5m00s a host beside that",
     ]
     assert "there already: h4 h5 h6 h7 h8" in plan_text.text(found, whole=True)
@@ -125,6 +129,77 @@ def test_hosts_that_serve_nobody_come_first_so_that_the_fleet_is_whole_before_mo
     found = plan(hosts)
     assert found["order"] == ["h3", "h1", "h2", "h4"]
     assert "h3: out of service now, and first for that" in found["notes"]
+
+
+@pytest.mark.parametrize(
+    ("count", "dead", "said", "expected"),
+    [
+        (1, 1, {"min_serving": 2}, [["h1"]]),
+        (2, 2, {"min_serving": 2}, [["h1"], ["h2"]]),
+        (4, 4, {"min_serving": 3, "canary": 0, "batches": [4]}, [["h1", "h2", "h3", "h4"]]),
+        (4, 4, {"max_unavailable": 1, "canary": 0, "batches": ["100%"]}, [["h1", "h2", "h3", "h4"]]),
+        (6, 3, {"min_serving": 4, "batches": [4]}, [["h1"], ["h2", "h3"], ["h4", "h5"], ["h6"]]),
+    ],
+    ids=["one-of-a-fleet", "a-new-fleet", "after-an-outage", "max-unavailable", "some"],
+)
+def test_hosts_that_serve_nobody_are_rolled_whatever_has_to_serve(count, dead, said, expected):
+    hosts = fleet(count, **said)
+    for name in names(dead):
+        hosts[name]["services"][0].update(running=False, admitted=False)
+    found = plan(hosts, answers(names(count)[dead:]))
+    assert (batches(found), found["problems"]) == (expected, [])
+    assert found["batches"][0]["at_least"] == {"r1": 0}
+
+
+def test_a_batch_is_as_slow_as_its_slowest_host_and_the_plan_says_so_where_that_costs_service():
+    def told(**said):
+        return any("as long as the slowest takes" in note for note in plan(fleet(3, **said))["notes"])
+
+    assert told(batches=[2])
+    assert not told(batches=[1])
+    assert not told(batches=[2], routers=[])
+
+
+def test_a_router_needs_what_any_host_behind_it_says_whatever_its_group():
+    hosts = {"h1": host("h1", FLAG), "h2": host("h2", FLAG), "h3": host("h3", FLAG, group="b", min_serving=2)}
+    found = plan(hosts)
+    assert [(batch["hosts"], batch["at_least"]) for batch in found["batches"]] == [
+        (["h1"], {"r1": 3}), (["h2"], {"r1": 3}), (["h3"], {"r1": 3})]  # fmt: skip
+    assert (rollout.needed(["50%", 1], 5), rollout.needed([], 5)) == (3, 0)
+
+
+def test_a_router_that_restarted_gets_time_for_as_many_servers_as_the_batch_needs():
+    assert plan(fleet(8, max_unavailable=2))["batches"][0]["at_least"] == {"r1": 7}
+    assert plan(fleet(8))["batches"][0]["at_least"] == {"r1": 1}
+
+
+BEYOND = {
+    "ironserve_host_group": "lab", "ironserve_routers": ["r1"], "ironserve_port": "8000",
+    "ironserve_model": {"path": "/models/tiny", "served_name": "tiny"},
+}  # fmt: skip
+
+
+def test_a_host_beyond_the_run_is_as_the_inventory_has_it():
+    assert rollout.declared("h9", {**BEYOND, "ironserve_address": "fd00::9"}) == {
+        "group": "lab", "routers": ["r1"],
+        "services": [{"service": "main", "url": "http://[fd00::9]:8000", "model_name": "tiny"}],
+    }  # fmt: skip
+    services = {"a": {"port": 1}, "b": {"port": 2, "model": {"path": "/models/b"}}}
+    found = rollout.declared("h9", {**BEYOND, "ironserve_services": services})["services"]
+    assert [(each["url"], each["model_name"]) for each in found] == [
+        ("http://h9:1", "tiny"), ("http://h9:2", "/models/b")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("routers", "model", "refused"), [(["r1"], "big", True), (["r1"], "tiny", False), (["r2"], "big", False)]
+)
+def test_a_model_that_others_behind_the_router_do_not_serve_is_refused_whatever_hosts_are_meant(
+    routers, model, refused
+):
+    said = {**BEYOND, "ironserve_routers": routers, "ironserve_model": {"path": "/m", "served_name": model}}
+    found = rollout.plan({"h1": host("h1", FLAG)}, answers(["h1"]), 32, {"h9": rollout.declared("h9", said)})
+    assert bool(found["problems"]) == refused
+    assert not refused or "tiny on h1; big on h9" in found["problems"][0]
 
 
 def test_without_a_router_it_is_said_that_nothing_is_drained():
@@ -191,9 +266,49 @@ def test_a_server_that_a_router_does_not_have_differs(routers, lacking):
     assert (seen["reasons"], seen["admitted"]) == (lacking, not lacking)
 
 
+def new_port(name, active, **roll):
+    """A host whose port becomes 8001."""
+    seen = host(name, **roll)
+    release = {"service": "main", "profile": "p", "release_id": "r", "model_name": "tiny", "port": 8001}
+    result = {"serve_release": release, "reasons": ["port: 8000 -> 8001"], "running": True, "restart": True,
+              "active_port": active}  # fmt: skip
+    return {"roll": seen["roll"], "services": rollout.seen_of([result], seen["roll"], answers(names(4)))}
+
+
+def test_a_host_whose_port_changes_is_one_that_serves_and_is_drained_where_routers_have_it():
+    said = {"min_serving": 3, "batches": [4], "canary": 0}
+    found = plan({name: new_port(name, 8000, **said) for name in names(4)}, answers(names(4)))
+    assert all(entry["serves"] for entry in found["hosts"])
+    service = found["hosts"][0]["services"][0]
+    assert (service["url"], service["wished_url"]) == ("http://h1:8000", "http://h1:8001")
+    assert found["groups"]["lab"]["servers"] == {"r1": 4}
+    assert batches(found) == [["h1"], ["h2"], ["h3"], ["h4"]]
+    assert found["batches"][0]["at_least"] == {"r1": 4}
+
+
+@pytest.mark.parametrize("active", [None, 8001])
+def test_without_an_active_release_the_port_that_is_meant_counts(active):
+    [service] = new_port("h1", active)["services"]
+    assert (service["url"], service["admitted"]) == ("http://h1:8001", False)
+
+
 def test_numbers_of_a_command_line_are_numbers():
     said = {"ironserve_soak_s": "30", "ironserve_soak_error_rate": "0.05", "ironserve_canary": "2",
             "ironserve_min_serving": "50%"}  # fmt: skip
     assert site.numbers_as_such(said) == {
         "ironserve_soak_s": 30, "ironserve_soak_error_rate": 0.05, "ironserve_canary": 2,
         "ironserve_min_serving": "50%"}  # fmt: skip
+
+
+NUMBERS = sorted(name for name, key in site.VARIABLES.items() if key.type in ("int", "share", "number"))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_may_be_said_on_a_command_line(name):
+    key, problems = site.VARIABLES[name], Problems()
+    said = "0.5" if key.type == "number" and not key.low else str(max(int(key.low or 0), 1))
+    site.check_said(site.numbers_as_such({name: said}), "h1", problems)
+    assert problems.found == []
+    for wrong in ("ten", "1.", "nan", "1e3", "-1", ""):
+        site.check_said(site.numbers_as_such({name: wrong}), "h1", problems)
+    assert len(problems.found) == 6
