@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .rollout import Answers, admitted, share
+from .rollout import Answers, admitted
+from .schema import share
 
 
 class Server(NamedTuple):

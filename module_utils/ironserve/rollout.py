@@ -14,6 +14,7 @@ from typing import Any
 from . import wish
 from .problems import Problems, unknown
 from .routers import worker_url as worker_url  # noqa: PLC0414  a filter is made of it
+from .schema import share
 from .site import PREFIX, numbers_as_such
 from .slices import duration
 
@@ -79,14 +80,6 @@ def declared(host: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "routers": [str(name) for name in said.get("ironserve_routers") or ()],
         "services": services,
     }
-
-
-def share(said: int | str, whole: int, up: bool = False) -> int:
-    """A number as it is, a percentage as its part of ``whole``: rounded down, but one at least, or ``up``."""
-    if not isinstance(said, str):
-        return said
-    part = int(said.rstrip("%")) * whole
-    return -(-part // 100) if up else max(part // 100, min(part, 1))
 
 
 def in_order(hosts: Iterable[str]) -> list[str]:

@@ -61,6 +61,14 @@ EXPECTED = {
 PERCENTAGE = re.compile(r"(100|[1-9]?\d)%")
 
 
+def share(said: int | str, whole: int, up: bool = False) -> int:
+    """A number as it is, a percentage as its part of ``whole``: rounded down, but one at least, or ``up``."""
+    if not str(said).endswith("%"):
+        return int(said)
+    part = int(str(said).rstrip("%")) * whole
+    return -(-part // 100) if up else max(part // 100, min(part, 1))
+
+
 def _has_type(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return wanted in ("bool", "flag")

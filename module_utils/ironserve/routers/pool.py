@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from .. import host
-from ..maintenance import at_least as number
+from ..schema import share
 from ..systemd import UNIT_DIRECTORY
 from . import KINDS
 from .driver import RefusedError, Router, RouterError, SilentError, Worker, router_of
@@ -110,7 +110,7 @@ class Pool:
         def is_so(found: list[Worker]) -> bool:
             meant = self._meant()
             lacking = set(meant) - {one.url for one in found} if whole else ()
-            return sum(one.healthy for one in found) >= number(at_least, len(meant)) and not lacking
+            return sum(one.healthy for one in found) >= share(at_least, len(meant), up=True) and not lacking
 
         return self._answer(self._wait(is_so), False, "")
 
@@ -144,11 +144,11 @@ class Pool:
         """
 
         def leave(known: Sequence[str]) -> list[str]:
-            if number(at_least, len(known)) > 0:
-                self._enough(known, url, number(at_least, len(known)))
+            if share(at_least, len(known), up=True) > 0:
+                self._enough(known, url, share(at_least, len(known), up=True))
             return forget(known, url)
 
-        if number(at_least, 100) > 0:
+        if share(at_least, 100, up=True) > 0:
             self._workers()  # a router that is silent is waited for here, not while others wait for the lock
         changed = self._keep(leave)
         found = self._workers()
