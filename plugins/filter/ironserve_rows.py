@@ -175,7 +175,7 @@ def _notes(
         "down": "should run and does not",
         "failed": row["cause"] or "it ended, see its log",
     }
-    remove = f"no inventory names this service: playbooks/remove.yml -e service={service} -l {host}"
+    remove = f"no inventory names this service: ansible-playbook playbooks/remove.yml -e service={service} -l {host}"
     found = [look.get("fault") or faults.get(status, "stopped by an operator" if status == "stopped" else "")]
     if not row["named"]:
         return [remove, *filter(None, found)]
