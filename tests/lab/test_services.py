@@ -181,7 +181,8 @@ def test_a_renamed_service_is_told_to_remove_the_old_one_and_then_serves(two):
     assert "No inventory names service chat: if it is the old name of this one, or not wanted any more, " in told
     assert "ansible-playbook playbooks/remove.yml -e service=chat -l h1" in told
     seen, output = two.status()
-    assert seen["chat"]["note"] == "no inventory names this service: ansible-playbook playbooks/remove.yml -e service=chat -l h1"
+    remove = "ansible-playbook playbooks/remove.yml -e service=chat -l h1"
+    assert seen["chat"]["note"] == f"no inventory names this service: {remove}"
     assert (seen["chat"]["status"], seen["chat"]["settled"], seen["talk"]["status"]) == ("ready", False, "absent")
     assert "3 services on 1 host: 1 ready as the inventory wants, 1 absent, 1 that no inventory names" in output
 

@@ -77,7 +77,8 @@ def test_a_host_that_did_not_answer_has_its_rows(rows):
 def test_a_service_that_no_inventory_names_is_told_with_the_command_that_removes_it(rows):
     old = {**LOOK, "service": "old"}
     found = status(rows, services=[LOOK], unknown=[old])
-    assert found[1]["note"] == "no inventory names this service: ansible-playbook playbooks/remove.yml -e service=old -l h1"
+    remove = "ansible-playbook playbooks/remove.yml -e service=old -l h1"
+    assert found[1]["note"] == f"no inventory names this service: {remove}"
     assert (found[0]["settled"], found[1]["settled"], found[1]["named"]) == (True, False, False)
     assert rows.status_summary(found, "") == (
         "2 services on 1 host: 1 ready as the inventory wants, 1 that no inventory names"
