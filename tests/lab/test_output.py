@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import os
 import signal
 import subprocess
 import sys
@@ -101,10 +102,10 @@ def test_ctrl_c_in_the_roll_tells_who_was_at_work_and_the_same_command_goes_on(f
     fleet.profile("slow", flags={"max-num-seqs": 11})
     run = subprocess.Popen(
         fleet.command("-e", "profile=slow"), cwd=ROOT, env=fleet.environment(),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     assert any(line.startswith("[h1] main: ") for line in run.stdout or ()), "the first host was never at work"
-    run.send_signal(signal.SIGINT)
+    os.killpg(run.pid, signal.SIGINT)  # lint_kill: the run's own group, as a terminal does; it has a session of its own
     rest, _ = run.communicate(timeout=60)
     assert run.returncode == 99
     [last] = lines_with(rest, ["cut off after"])
