@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .rollout import Answers, admitted
-from .schema import share
+from .rollout import Answers, admitted, needed, serving
 
 
 class Server(NamedTuple):
@@ -25,12 +24,6 @@ class Server(NamedTuple):
 
 Leaving = Collection[tuple[str, str]]
 """Host and service of each server that is to leave."""
-
-
-def serving(answers: Answers, router: str) -> set[str]:
-    """The URLs that a router sends requests to: admitted, and healthy."""
-    healthy = {worker["url"] for worker in (answers.get(router) or {}).get("workers", ()) if worker.get("healthy")}
-    return healthy & admitted(answers, router)
 
 
 def has(servers: Sequence[Server], answers: Answers, router: str) -> int:
@@ -49,8 +42,7 @@ def to_keep(leaving: Leaving, servers: Sequence[Server], answers: Answers) -> di
     found = {}
     for router in sorted(answers):
         said = [one.min_serving for one in servers if (one.host, one.service) in leaving and router in one.routers]
-        whole = has(servers, answers, router)
-        found[router] = max((share(least, whole, up=True) for least in said), default=0)
+        found[router] = needed(said, has(servers, answers, router))
     return found
 
 
