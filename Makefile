@@ -11,7 +11,8 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-down show docs test test-fast lint unit engines lab molecule other soak bench wheelhouse lock dry-run requirements format clean
+.PHONY: help setup packages demo demo-fleet demo-down show docs test test-fast lint unit engines lab molecule other soak soak-fleet \
+  bench bench-fleet wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,12 +35,16 @@ ENGINE ?= vllm
 demo: setup packages  ## deploy the real vLLM (or ENGINE=sglang) onto a test host on this machine, and ask it something
 	@tools/demo.sh $(ENGINE)
 
-demo-down:  ## remove what `make demo` made, but for the caches
+demo-fleet: setup packages  ## three hosts behind a router, under load: a good rollout, and a bad one that takes itself back
+	@tools/demo_fleet.sh
+
+demo-down:  ## remove what the demos made, but for the caches
 	@tests/lab/lab --name demo down
+	@tests/lab/lab --name demo-fleet down
 
 show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
 	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\
-	ANSIBLE_DISPLAY_OK_HOSTS=false ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
+	ansible-playbook $(if $(GROUP),-i inventory/any_host.py,-l '$(HOST)') \
 	  playbooks/show.yml $(if $(PROFILE),-e 'profile=$(PROFILE)') $(if $(SERVICE),-e 'service=$(SERVICE)')
 
 docs: setup  ## write the references in docs/ anew from the schema and from the known causes
@@ -68,8 +73,8 @@ lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
-	tools/engines.sh standin vllm sglang
-	tools/molecule.sh engine_environment gpu_host serve deploy real_vllm real_sglang
+	tools/engines.sh standin vllm sglang router
+	tools/molecule.sh engine_environment gpu_host router serve deploy real_vllm real_sglang
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
@@ -82,11 +87,18 @@ SEED ?= 1
 soak: setup packages  ## 200 deploys on test hosts that go wrong in known ways (COUNT=, SEED=): are the verdicts right?
 	.venv/bin/python tests/lab/soak.py --count $(COUNT) --seed $(SEED)
 
-bench: setup packages  ## measure what a deploy, a preflight, the gate and a cleanup cost; JSON in .ironserve/bench*.json
+bench: setup packages  ## measure what a deploy, a preflight, the gate, a cleanup and the plan of 1,000 hosts cost; JSON in .ironserve/bench*.json
 	.venv/bin/python tests/benchmarks/deploy.py
 	.venv/bin/python tests/benchmarks/preflight.py
 	.venv/bin/python tests/benchmarks/gate.py
 	.venv/bin/python tests/benchmarks/cleanup.py
+	.venv/bin/python tests/benchmarks/plan.py
+
+soak-fleet: setup packages  ## all rollouts under load, the controller killed at 20 moments: is every host accounted for?
+	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py
+
+bench-fleet: setup packages  ## measure fleets of 8, 16 and 32 test hosts (SIZES=); JSON in .ironserve/bench-fleet.json
+	.venv/bin/python tests/benchmarks/fleet.py --raise-inotify --mitogen $(if $(SIZES),--sizes $(SIZES))
 
 LOCK ?= vllm-0.32.0-cpu
 wheelhouse: setup  ## download all files of a lock: make wheelhouse LOCK=vllm-0.32.0-cpu (a name or a path)

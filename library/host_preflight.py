@@ -134,7 +134,7 @@ holders:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.ironserve import engine_flags, host_facts, nvml
+from ansible.module_utils.ironserve import engine_flags, host_facts, lease, nvml
 from ansible.module_utils.ironserve.preflight import Inventory, check_host
 from ansible.module_utils.ironserve.problems import Problems
 
@@ -169,6 +169,7 @@ def main() -> None:
     facts = {
         **host_facts.gather(releases, user, gpus),
         "flags": {release["service"]: engine_flags.cached(release) for release in releases},
+        "lease": lease.read(),
     }
     module.exit_json(changed=False, problems=problems.found, holders=holders, facts=facts)
 

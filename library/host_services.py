@@ -113,11 +113,16 @@ unknown:
   type: list
   elements: dict
   contains: *service
+lease:
+  description: Who has the host, for a run or for maintenance, as M(host_lease) returns it; empty, nobody.
+  returned: always
+  type: dict
 """
 
 import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.ironserve import lease
 from ansible.module_utils.ironserve.inspection import look
 
 
@@ -130,7 +135,7 @@ def main() -> None:
         seen = look(module.params["services"])
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"the services of this host cannot be looked at: {error}")
-    module.exit_json(changed=False, **seen)
+    module.exit_json(changed=False, lease=lease.read(), **seen)
 
 
 if __name__ == "__main__":

@@ -147,6 +147,12 @@ restart:
   description: The running server has to be restarted for what differs.
   returned: state is not absent
   type: bool
+expected_s:
+  description:
+    - Seconds that the last good start of the service took, by its ledger. Of this release if it was started here, else
+      of any, and none where there was no such start.
+  returned: state is not absent
+  type: float
 reasons:
   description: Why this host is not settled, a line each.
   returned: state is not absent

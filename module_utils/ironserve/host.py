@@ -85,11 +85,11 @@ def show(unit: str) -> dict[str, str]:
     return systemd.parse_show(run(["systemctl", "show", unit, f"--property={SHOWN}"]).out)
 
 
-def get(url: str, timeout_s: float, body: dict[str, Any] | None = None, key: str = "") -> Answer:
-    """GET, or POST of a JSON body, with an API key where there is one; loopback needs no proxy."""
+def get(url: str, timeout_s: float, body: dict[str, Any] | None = None, key: str = "", method: str = "") -> Answer:
+    """GET, or POST of a JSON body, or another method; with an API key where there is one. No proxy is asked."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310  http only
+    request = urllib.request.Request(url, data=data, headers=headers, method=method or None)  # noqa: S310  http only
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as response:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import kernel, pci, ranks, topology
+from . import kernel, lease, pci, ranks, topology
 from .engines import ENGINES
 from .findings import Case, Check, Found
 from .gpus import explain_failure
@@ -459,9 +459,16 @@ def check_unread(case: Case) -> Iterator[Found]:
             yield Found("host-unread", host_of(case), part, told["error"])
 
 
+def check_lease(case: Case) -> Iterator[Found]:
+    """Nobody else changes the host at the moment, and it is not in maintenance."""
+    held = case.facts.get("lease")
+    if held:
+        yield Found("host-leased", host_of(case), "lease", lease.told(held), do=lease.way_out(held))
+
+
 CHECKS: tuple[Check, ...] = (
-    check_driver, check_declared, check_gpus, check_links, check_xids, check_p2p, check_topology, check_nccl,
-    check_build, check_space, check_user, check_ports, check_unread,
+    check_lease, check_driver, check_declared, check_gpus, check_links, check_xids, check_p2p, check_topology,
+    check_nccl, check_build, check_space, check_user, check_ports, check_unread,
 )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ SHIM = {**NOTE, "version": Key("str", "version that it claims", required=True)}
 PINNED = {**NOTE, "version": Key("str", "its version", required=True)}
 NOTES = ("overrides", "exclude", "bare", "shims")
 KEYS = {
-    "engine": Key("str", "the engine", required=True, choices=("sglang", "vllm")),
+    "engine": Key("str", "the engine, or the router", required=True, choices=("sglang", "sglang-router", "vllm")),
     "engine_version": Key("str", 'its version, in quotes: "0.32.0"', required=True),
     "python": Key("str", 'the Python minor, in quotes: "3.12"', required=True),
     "platform": Key("str", "the oldest platform it runs on: manylinux_2_28_x86_64", required=True),

@@ -210,13 +210,19 @@ def check_names(name: str, sources: Mapping[str, Source], inventory: Inventory, 
     for part in (part for profile in chain for part in _parts(sources[profile])):
         kind, _, rest = part.prefix.partition(".")
         known, said = (inventory.groups if kind == "for_group" else inventory.hosts), rest[:-1]
-        meant = did_you_mean(said, [other for other in known if _without_digits(other) != _without_digits(said)])
-        if kind and said not in known and meant:
+        if not kind:
+            continue
+        meant = "" if said in known else _nearly(said, known)
+        if meant:
             text = f"nothing of this name is in the inventory{meant}; if it is right, name it there"
             problems.add(part.file, f"{kind}.{said}", text)
         if kind == "for_group" and said != inventory.host_group and said in ("all", *inventory.member_of):
             text = f"is a group, and no host group: for_group goes by ironserve_host_group, here {inventory.host_group}"
             problems.add(part.file, f"{kind}.{said}", text)
+
+
+def _nearly(said: str, known: Collection[str]) -> str:
+    return did_you_mean(said, [other for other in known if _without_digits(other) != _without_digits(said)])
 
 
 def _without_digits(name: str) -> str:

@@ -47,6 +47,15 @@ class Work(NamedTuple):
     tokens: float
 
 
+def samples(exposition: str) -> dict[str, float]:
+    """The samples in the text of /metrics by name, those of one name added up."""
+    sums: dict[str, float] = {}
+    for name, value in SAMPLE.findall(exposition):
+        with contextlib.suppress(ValueError):  # a line that only looks like a sample
+            sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
 def work(exposition: str, names: Mapping[str, tuple[str, ...]]) -> Work | None:
     """Read it from the text of /metrics; None where the engine does not have these metrics.
 
@@ -54,10 +63,7 @@ def work(exposition: str, names: Mapping[str, tuple[str, ...]]) -> Work | None:
         exposition: Prometheus text.
         names: for ``requests`` and ``tokens`` the metrics to add up.
     """
-    sums: dict[str, float] = {}
-    for name, value in SAMPLE.findall(exposition):
-        with contextlib.suppress(ValueError):  # a line that only looks like a sample
-            sums[name] = sums.get(name, 0.0) + float(value)
+    sums = samples(exposition)
     if not all(name in sums for several in names.values() for name in several):
         return None
     return Work(*(sum(sums[name] for name in names[kind]) for kind in Work._fields))

@@ -36,6 +36,7 @@ class State:
         secrets: whether the files of the service's secrets are as wished.
         before: the release that was active before while its process ran: ``release`` (folder), ``activated`` (time of
             its activation) and ``started`` (start of that process, as the unit shows it).
+        expected_s: how long the last good start took, of the wished release if it had one.
     """
 
     staged: bool
@@ -49,6 +50,7 @@ class State:
     stale: Sequence[str]
     secrets: bool
     before: Mapping[str, Any] = field(default_factory=dict)
+    expected_s: float | None = None
 
     @property
     def running(self) -> bool:
@@ -102,6 +104,8 @@ class Plan:
             "settled": not self.reasons,
             "running": self.state.running,
             "restart": self.state.running and self.resumed_at is None and (self.rewrites or not self.state.current),
+            "expected_s": self.state.expected_s,
+            "active_port": self.state.release.get("port"),
             "reasons": self.reasons,
             "actions": self.actions,
         }
@@ -253,6 +257,7 @@ class Releases:
             stale=[str(path) for path in runtime.stale()],
             secrets=self._has_secrets(),
             before=json.loads(host.read_text(self.before) or "{}"),
+            expected_s=ledger.expected_s(ledger.read(self.folder / "ledger.jsonl"), release["release_id"]),
         )
 
     def was_edited(self) -> bool:

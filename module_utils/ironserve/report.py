@@ -19,9 +19,12 @@ TOLD = {"errors": SEVERITIES[:1], "warnings": SEVERITIES[:2], "all": SEVERITIES}
 def text(groups: Groups, hosts: Sequence[str], tell: str = "all") -> str:
     """A headline that counts all, then each finding that is grave enough for ``tell``; empty where none is.
 
-    With ``all`` it is never empty: that nothing was found is an answer.
+    With ``all`` it is never empty: that nothing was found is an answer. With ``errors`` what a person accepted was told
+    before, and stops nothing.
     """
-    shown = [group for group in groups if group["severity"] in TOLD[tell]]
+    shown = [
+        group for group in groups if group["severity"] in TOLD[tell] and not (tell == "errors" and group["accepted"])
+    ]
     if not shown and tell != "all":
         return ""
     return "\n".join([headline(groups, hosts), *(finding(group) for group in shown)])

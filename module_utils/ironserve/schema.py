@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,12 +55,25 @@ EXPECTED = {
     "flag": "true/false, text, a number, a list or a mapping",
     "mapping": "a mapping",
     "list": "a list",
+    "share": "a whole number or a percentage, such as 2 or 25%",
 }
+
+PERCENTAGE = re.compile(r"(100|[1-9]?\d)%")
+
+
+def share(said: int | str, whole: int, up: bool = False) -> int:
+    """A number as it is, a percentage as its part of ``whole``: rounded down, but one at least, or ``up``."""
+    if not str(said).endswith("%"):
+        return int(said)
+    part = int(str(said).rstrip("%")) * whole
+    return -(-part // 100) if up else max(part // 100, min(part, 1))
 
 
 def _has_type(value: Any, wanted: str) -> bool:
     if isinstance(value, bool):
         return wanted in ("bool", "flag")
+    if wanted == "share":
+        return isinstance(value, int) or (isinstance(value, str) and bool(PERCENTAGE.fullmatch(value)))
     types: dict[str, Any] = {
         "str": str, "int": int, "number": (int, float), "bool": bool, "scalar": Scalar, "size": (*Scalar, Mapping),
         "seconds": (int, Mapping),
@@ -85,6 +99,8 @@ def check(value: Any, key: Key, where: str, name: str, problems: Problems) -> No
     if isinstance(value, Mapping):
         check_mapping(value, key, where, name, problems)
         return
+    if isinstance(value, str) and key.type == "share":
+        value = int(value[:-1])
     if key.low is not None and value < key.low:
         problems.add(where, name, f"{value} is less than {key.low:g}")
     if key.high is not None and value > key.high:

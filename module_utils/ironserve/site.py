@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from .problems import Problems, did_you_mean
+from .routers import KINDS
 from .schema import Key, check
 
 PREFIX = "ironserve_"
@@ -93,7 +95,11 @@ VARIABLES: dict[str, Key] = {
         "mapping",
         "lock of each engine: a folder of environments/, or a path to such a folder",
         required=True,
-        keys={"sglang": Key("str", "lock of SGLang"), "vllm": Key("str", "lock of vLLM")},
+        keys={
+            "sglang": Key("str", "lock of SGLang"),
+            "vllm": Key("str", "lock of vLLM"),
+            "router": Key("str", "lock of the router"),
+        },
     ),
     "ironserve_cleanup": Key(
         "mapping",
@@ -114,6 +120,63 @@ VARIABLES: dict[str, Key] = {
             "mig": Key("bool", "clean GPUs in MIG mode, too"),
             "shm": Key("bool", "remove what crashed engines left in /dev/shm; true where nothing is said"),
         },
+    ),
+    "ironserve_address": Key("str", "name or address under which routers reach the host"),
+    "ironserve_routers": Key(
+        "list",
+        "inventory names of the routers in front of the host's services; not set: all hosts of the group router",
+        values=Key("str", "a host of the group router"),
+    ),
+    "ironserve_router": Key(
+        "mapping",
+        "how a host of the group router routes; docs/router.md",
+        keys={
+            "kind": Key("str", "kind of router; sglang where nothing is said", choices=tuple(KINDS)),
+            "policy": Key(
+                "str",
+                "how it chooses a server; cache_aware where nothing is said",
+                choices=("cache_aware", "power_of_two", "round_robin", "random"),
+            ),
+            "metrics_address": Key("str", "address of its metrics; 127.0.0.1 where nothing is said"),
+            "metrics_port": Key("int", "port of its metrics; 29000 where nothing is said", low=1, high=65535),
+            "health_interval_s": Key(
+                "int", "seconds between two looks at a server's health; 5 where nothing is said", low=1
+            ),
+            "grace_s": Key(
+                "int",
+                "seconds that requests in flight get when the router is stopped; 180 where nothing is said",
+                low=0,
+            ),
+        },
+    ),
+    "ironserve_drain_timeout_s": Key(
+        "number", "seconds that requests in flight get before a server is stopped; those left are cut", low=0
+    ),
+    "ironserve_canary": Key(
+        "share", "hosts of a group that are rolled first, a number or a percentage; 0: no canary", low=0
+    ),
+    "ironserve_soak_s": Key("number", "seconds that the canary serves before the next batch", low=0),
+    "ironserve_soak_error_rate": Key(
+        "number", "share of failed requests at which the canary is bad, from 0 to 1", low=0, high=1
+    ),
+    "ironserve_batches": Key(
+        "list",
+        "sizes of the batches after the canary, numbers or percentages of the group; the last one repeats",
+        values=Key("share", "a size", low=1),
+    ),
+    "ironserve_max_unavailable": Key(
+        "share", "hosts of a group that may be out of service at a time; not set: as many as a batch has", low=1
+    ),
+    "ironserve_min_serving": Key(
+        "share",
+        "servers that each router has admitted and healthy at any time, those of all groups together; "
+        "a percentage is of all that it has",
+        low=0,
+    ),
+    "ironserve_max_failures": Key("int", "failed hosts at which a roll stops; 1: at the first", low=1),
+    "ironserve_forks": Key("int", "hosts that Ansible works on at a time; at least the largest batch", low=1),
+    "ironserve_lease_s": Key(
+        "number", "seconds after which a run that does not end loses its hosts to another", low=60
     ),
     "ironserve_reports": Key("str", "folder on the controller for the reports as JSON, from the checkout or absolute"),
     "ironserve_wheelhouse": Key("str", "folder on the host with a wheelhouse for each lock id; empty: none"),
@@ -137,14 +200,20 @@ VARIABLES["ironserve_services"] = Key(
 )
 
 
+FRACTION = re.compile(r"[0-9]*\.[0-9]+")
+"""A number as people write it that is no whole one."""
+
+
 def numbers_as_such(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables with whole numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
+    """The variables with numbers as numbers: ``-e ironserve_port=8001`` on a command line is text."""
 
     def number(name: str, value: Any) -> Any:
         if name == "ironserve_services" and isinstance(value, Mapping):
             return {service: own(said) for service, said in value.items()}
-        whole = name in VARIABLES and VARIABLES[name].type == "int"
-        return int(value) if whole and isinstance(value, str) and value.isdigit() else value
+        kind = VARIABLES[name].type if name in VARIABLES and isinstance(value, str) else ""
+        if kind in ("int", "share", "number") and value.isdigit():
+            return int(value)
+        return float(value) if kind == "number" and FRACTION.fullmatch(value) else value
 
     def own(said: Any) -> Any:
         if not isinstance(said, Mapping):
@@ -165,6 +234,9 @@ BARE = {
     "accept": "the names of rules, with commas between",
     "prove_nccl": "true or false",
     "drift": "true or false",
+    "plan": "true or false",
+    "revert_all": "true or false",
+    "reason": "words for others to read",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 
@@ -202,11 +274,17 @@ def check_site(variables: Mapping[str, Any], where: str, problems: Problems) -> 
     What a service may say itself is not missing here: see ``wish.check_services``.
     """
     inherited = {f"{PREFIX}{key}" for key in SERVICE_KEYS}
+    check_said(variables, where, problems)
+    for name, key in VARIABLES.items():
+        if key.required and name not in variables and name not in inherited:
+            problems.add(where, name, f"is not set: {key.about}")
+
+
+def check_said(variables: Mapping[str, Any], where: str, problems: Problems) -> None:
+    """Add every unknown or wrong site variable of one host; one that serves nothing, as a router, needs none."""
     for name in sorted(variables):
         if name not in VARIABLES:
             problems.add(where, name, f"unknown variable{did_you_mean(name, VARIABLES)}")
     for name, key in VARIABLES.items():
         if name in variables:
             check(variables[name], key, where, name, problems)
-        elif key.required and name not in inherited:
-            problems.add(where, name, f"is not set: {key.about}")

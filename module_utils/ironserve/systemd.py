@@ -31,12 +31,13 @@ SYSTEMD_STATUSES = {
 }  # fmt: skip
 
 
-SERVICE_NAME = re.compile(r"(?!environment-)[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
+SERVICE_NAME = re.compile(r"(?!environment-|router$)[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 """Names of services: they become names of units, files and folders. Engine environments are built by units that are
-named ironserve-environment-LOCK."""
+named ironserve-environment-LOCK, and a router's unit is ironserve-router."""
 
 SERVICE_NAME_RULE = (
-    'is no name for a service: lower-case letters, digits and dashes inside, 48 at most, not "environment-" in front'
+    'is no name for a service: lower-case letters, digits and dashes inside, 48 at most, not "environment-" in front, '
+    'not "router"'
 )
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: fleet_table
 short_description: Print a table of the fleet and write the same as JSON
-description: Runs on the controller, once, and sends nothing to any host.
+description:
+  - Runs on the controller, once, and sends nothing to any host.
+  - On a terminal the last column is cut to its width. The JSON has all, and so has output that goes elsewhere.
 options:
   title:
     description: A line above the table.
@@ -57,10 +59,13 @@ rows:
 """
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+from ansible import constants, context
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -69,6 +74,11 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve.table import table
+from ansible.module_utils.ironserve.terminal import inventories, with_inventory
+
+WIDTH = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() else 0
+"""Columns of the terminal, 0 where there is none or it does not say. Known when Ansible loads the plugin: a task's own
+process has no terminal."""
 
 
 class ActionModule(ActionBase):
@@ -88,5 +98,7 @@ class ActionModule(ActionBase):
         file.write_text(json.dumps(rows, indent=2, sort_keys=True) + "\n")
         summary = str(self._task.args.get("summary") or "")
         below = f"\n{summary}" if summary else ""
-        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{table(columns, cells)}{below}\n")
+        given = inventories(context.CLIARGS.get("inventory"), constants.DEFAULT_HOST_LIST)
+        shown = with_inventory(f"{table(columns, cells, WIDTH)}{below}", given)
+        Display().display(f"\n{title} (JSON: {self._task.args['json']})\n{shown}\n")
         return {**result, "changed": False, "rows": rows}

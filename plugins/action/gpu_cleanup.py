@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import slices
+from ansible.module_utils.ironserve import remote, slices
 
 SLICE_S = 5.0
 """Short, as a takeover's: an old server is gone while the new one is not there yet."""
@@ -37,9 +37,14 @@ class ActionModule(ActionBase):
             answer: dict[str, Any] = self._execute_module("gpu_cleanup", module_args=call, task_vars=task_vars)
             return answer
 
-        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
         say, host = Display().display, (task_vars or {})["inventory_hostname"]
-        done = slices.drive(execute, say, host, "cleanup", lost=AnsibleConnectionFailure)
+        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
+
+        def work() -> dict[str, Any]:
+            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+            return slices.drive(execute, say, host, "cleanup", link.lost, link.reconnect_timeout_s)
+
+        done = link.attempt("its GPUs were being freed", work)
         done.pop("slice", None)
         for action in done.get("actions", []):
             say(f"[{host}] cleanup: {'would ' if self._task.check_mode else ''}{action}")

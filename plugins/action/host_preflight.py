@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+from ansible import context
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import checks
+from ansible.module_utils.ironserve import checks, lease
 
 OWN = ("origins", "accept")
 """Options that stay on the controller."""
@@ -36,6 +37,7 @@ class ActionModule(ActionBase):
         if seen.get("failed") or seen.get("unreachable"):
             return {**result, **seen}
         facts = seen.pop("facts")
+        facts["lease"] = lease.of_others(facts["lease"], lease.this_run(context.CLIARGS))
         unasked = [
             release for release in releases if facts["flags"].get(release["service"], {}).get("state") == "unasked"
         ]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import slices
+from ansible.module_utils.ironserve import remote, slices
 
 SLICE_S = 5.0
 """Shorter than those of a start: somebody waits for an old server to go while the new one is not there yet."""
@@ -37,9 +37,14 @@ class ActionModule(ActionBase):
             answer: dict[str, Any] = self._execute_module("host_takeover", module_args=call, task_vars=task_vars)
             return answer
 
-        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
         say, host = Display().display, (task_vars or {})["inventory_hostname"]
-        done = slices.drive(execute, say, host, "takeover", lost=AnsibleConnectionFailure)
+        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
+
+        def work() -> dict[str, Any]:
+            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+            return slices.drive(execute, say, host, "takeover", link.lost, link.reconnect_timeout_s)
+
+        done = link.attempt("what else holds its port or GPUs was being stopped", work)
         done.pop("slice", None)
         for action in done.get("actions", []):
             say(f"[{host}] takeover: {'would ' if self._task.check_mode else ''}{action}")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import knowledge, slices
+from ansible.module_utils.ironserve import knowledge, remote, slices
 
 
 class ActionModule(ActionBase):
@@ -34,12 +34,17 @@ class ActionModule(ActionBase):
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
             return self._module({**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}, task_vars)
 
-        self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
-        host = (task_vars or {})["inventory_hostname"]
-        done = slices.drive(
-            execute, Display().display, host, str(arguments.get("service")), lost=AnsibleConnectionFailure
-        )
+        host, service = (task_vars or {})["inventory_hostname"], str(arguments.get("service"))
+        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
+
+        def work() -> dict[str, Any]:
+            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+            return slices.drive(execute, Display().display, host, service, link.lost, link.reconnect_timeout_s)
+
+        done = link.attempt(f"{service} was {'stopping' if arguments.get('state') == 'stopped' else 'starting'}", work)
         done.pop("slice", None)
+        if done.get("verdict") == "ready" and "ready" in done.get("timings", {}):
+            Display().display(f"[{host}] {service}: ready after {slices.duration(done['timings']['ready'])}")
         return {**result, **done}
 
     def _module(self, call: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:

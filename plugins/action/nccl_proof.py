@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import knowledge, lock, nccl_env, slices
+from ansible.module_utils.ironserve import knowledge, lock, nccl_env, remote, slices
 from ansible.module_utils.ironserve.findings import Case
 
 
@@ -43,6 +43,11 @@ class ActionModule(ActionBase):
 
         # A second call ends what the one that was cut off left behind, and begins anew.
         subject = f"proof of {release['service']}"
-        done = slices.drive(execute, say, host, subject, lost=AnsibleConnectionFailure)
+        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
+
+        def work() -> dict[str, Any]:
+            return slices.drive(execute, say, host, subject, link.lost, link.reconnect_timeout_s)
+
+        done = link.attempt(f"the all-reduce of {release['service']} was being proven", work)
         say(f"{whose}: {done.get('msg', 'no answer')}")
         return {**result, **done}

@@ -27,8 +27,8 @@ options:
     default: []
   tell:
     description:
-      - What is told. C(errors) only what stops a deploy, C(warnings) warnings too, and how many notes there are. C(all)
-        notes too, and which rules were considered and why each fired or not.
+      - What is told. C(errors) only what stops a deploy, which nothing accepted does, C(warnings) warnings too, and how
+        many notes there are. C(all) notes too, and which rules were considered and why each fired or not.
     type: str
     choices: [errors, warnings, all]
     default: warnings
@@ -56,6 +56,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+from ansible import constants, context
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -64,6 +65,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve import findings, report
+from ansible.module_utils.ironserve.terminal import inventories, with_inventory
 
 
 class ActionModule(ActionBase):
@@ -88,7 +90,8 @@ class ActionModule(ActionBase):
             Display().display(report.considered({host: judged[host]["considered"] for host in judged}))
         told = report.text(groups, list(judged), tell)
         if told:
-            Display().display(f"\n{told}\n")
+            given = inventories(context.CLIARGS.get("inventory"), constants.DEFAULT_HOST_LIST)
+            Display().display(f"\n{with_inventory(told, given)}\n")
         lacking = [host for host in self._task.args.get("expected", []) if host not in judged]
         against = [report.refusal(groups, self._task.args["json"])] if findings.refuses(found) else []
         if lacking:

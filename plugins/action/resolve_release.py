@@ -47,6 +47,10 @@ origins:
     C(settings); see C(module_utils/ironserve/explain.py).
   type: list
   elements: dict
+roll:
+  description: What the host's variables say of a roll, see C(module_utils/ironserve/rollout.py).
+  returned: success
+  type: dict
 services:
   description: All services that the inventory names for this host, each with the profile that it declares.
   returned: success, or problems
@@ -71,7 +75,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import knowledge, lock, yaml_text
+from ansible.module_utils.ironserve import knowledge, lock, rollout, yaml_text
 from ansible.module_utils.ironserve.findings import parse_accept
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
@@ -170,12 +174,13 @@ class ActionModule(ActionBase):
         releases = resolve_host(
             host, service, profile, site, sources, locks, problems, origins, knowledge.engine_logs(ROOT)
         )
+        roll = {} if problems else rollout.settings(site, groups, host, problems)
         answer = {**result, "changed": False, "services": declared}
         if problems:
             what = f'profile "{profiles.pop()}"' if len(profiles) == 1 else "what the inventory says"
             told = problems.report(f"host {host}: {what} cannot be deployed, nothing was touched")
             return {**answer, "failed": True, "msg": told, "problems": problems.found}
-        return {**answer, "releases": releases, "origins": origins}
+        return {**answer, "releases": releases, "origins": origins, "roll": roll}
 
 
 def _texts(value: Any) -> list[str]:

@@ -83,6 +83,20 @@ def failure(msg: str, host: str, service: str, reverts: Mapping[str, Any], undo:
     return "\n".join([*(f"{host}: {line}" for line in head), msg, *(f"{host}: {line}" for line in tail)])
 
 
+def lost(answer: Mapping[str, Any], host: str, service: str) -> str:
+    """The message with which a host fails that could not be reached any more: what is not known, and what to do."""
+    doing = answer.get("doing") or "it was drained"
+    why = f" ({' '.join(str(answer['error']).split())})" if answer.get("error") else ""
+    return "\n".join(
+        (
+            f"{host}: connection lost while {doing}; its state is unknown: service {service} may serve the old "
+            f"release, the new one or none, and nothing more was sent to the host{why}",
+            f"{host}: see what runs once it is back: ansible-playbook playbooks/status.yml -l {host}",
+            f"{host}: the same command again goes on from whatever it finds there.",
+        )
+    )
+
+
 def rollback_problems(results: Sequence[Mapping[str, Any]], host: str) -> list[str]:
     """Why services have nothing to go back to, from the answers of inference_release for each."""
     lacking = (answer for answer in results if not answer.get("reverted_to"))
@@ -105,6 +119,11 @@ def rollback_split(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> list[st
     return told
 
 
+def without(mapping: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """The mapping without these keys."""
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
 class FilterModule:
     """The filters by name."""
 
@@ -113,6 +132,8 @@ class FilterModule:
         return {
             "ironserve_reverted": reverted,
             "ironserve_failure": failure,
+            "ironserve_lost": lost,
             "ironserve_rollback_problems": rollback_problems,
             "ironserve_rollback_split": rollback_split,
+            "ironserve_without": without,
         }

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Callable
 
 import ansible.module_utils
+from ansible import context
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import drift, prometheus
+from ansible.module_utils.ironserve import drift, lease, prometheus, rollout, slices, wish
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
         "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
@@ -27,6 +28,12 @@ WORDS = ("ready", "starting", "unhealthy", "down", "failed", "stopped", "absent"
 
 CELL = 100
 """Characters of a difference in a table; the JSON has all of them."""
+
+CAUSE = 80
+"""Characters of a cause in the table of a deploy; the JSON has all of them."""
+
+FAILED = ("failed", "stalled", "timeout")
+"""Verdicts of what was started and did not become ready."""
 
 
 def status_rows(
@@ -45,6 +52,7 @@ def status_rows(
         releases = {release["service"]: release for release in wished.get("releases", ())}
         problem = (wished.get("problems") or [wished.get("msg", "")])[0]
         declared = wished.get("services", {"main": None})  # None: it cannot even be said what the inventory declares
+        held, maintenance = _lease(seen.get("lease") or {})
         for name in dict.fromkeys([*declared, *looks]):
             if service in ("", name):
                 look = looks.get(name) or _not_seen(seen)
@@ -52,8 +60,9 @@ def status_rows(
                 row["wants"], row["wanted_release_id"] = declared.get(name), releases.get(name, {}).get("release_id")
                 row["named"] = name in declared
                 row["notes"] = _notes(row, look, releases.get(name), problem)
+                row["settled"] = row["status"] == "ready" and not row["notes"] and not maintenance
+                row["notes"] = [*held, *row["notes"]] if maintenance else [*row["notes"], *held]
                 row["note"] = next(iter(row["notes"]), "")
-                row["settled"] = row["status"] == "ready" and not row["notes"]
                 rows.append(row)
     return _with_drift(rows, hosts, hostvars) if with_drift else rows
 
@@ -147,6 +156,14 @@ def _not_seen(seen: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": status, "fault": str(seen.get("msg") or "the host was not asked")}
 
 
+def _lease(held: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Who has the host, in a line if anybody; and whether it is in maintenance, which explains all else."""
+    if not held:
+        return [], False
+    gone = lease.is_gone(held, lease.this_run(context.CLIARGS))
+    return [lease.told(held, gone)], held["purpose"] == "maintenance"
+
+
 def _notes(
     row: Mapping[str, Any], look: Mapping[str, Any], release: Mapping[str, Any] | None, problem: str
 ) -> list[str]:
@@ -158,7 +175,7 @@ def _notes(
         "down": "should run and does not",
         "failed": row["cause"] or "it ended, see its log",
     }
-    remove = f"no inventory names this service: playbooks/remove.yml -e service={service} -l {host}"
+    remove = f"no inventory names this service: ansible-playbook playbooks/remove.yml -e service={service} -l {host}"
     found = [look.get("fault") or faults.get(status, "stopped by an operator" if status == "stopped" else "")]
     if not row["named"]:
         return [remove, *filter(None, found)]
@@ -216,10 +233,125 @@ def deploy_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: b
             for result in (seen.get("serve_compared") or {}).get("results", [])
             if "serve_release" in result
         }
+        of_host = []
         for release in releases:
             service = release["service"]
-            rows.append(_deploy_row(host, release, compared.get(service, {}), _outcome(seen, service), check_mode))
+            known = {**compared.get(service, {})}
+            known["reasons"] = known.get("reasons") or (seen.get("deploy_unadmitted") or {}).get(service)
+            of_host.append(_deploy_row(host, release, known, _outcome(seen, service), check_mode))
+        rows += of_host if check_mode else _rolled(of_host, seen, compared)
     return rows
+
+
+def _rolled(
+    rows: list[dict[str, Any]], seen: Mapping[str, Any], compared: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of a host with what the roll knows of it: verdict, time without service, whether it is admitted."""
+    rolled, admitted = seen.get("roll_outcome") or {}, seen.get("serve_admitted") or {}
+    behind = bool(((seen.get("deploy_resolved") or {}).get("roll") or {}).get("routers"))
+    verdict, cause = rolled.get("verdict"), str(rolled.get("cause") or "")
+    meant = [row for row in rows if row["verdict"] != "unchanged"]
+    told = any(row["verdict"] in FAILED for row in rows)
+    for row in meant:
+        waits = row["verdict"] == "not reached"
+        failed_before = verdict in FAILED and not told and (waits or bool(rolled.get("stuck")))
+        if failed_before or verdict == "taken back" or (waits and verdict in ("moved", "lost")):
+            row["verdict"], told = verdict, told or failed_before
+            waits = True
+        if waits and cause:
+            row["cause"] = cause
+        at = (seen.get("serve_times") or {}).get(row["service"], {})
+        served = (compared.get(row["service"]) or {}).get("running")
+        row["downtime_s"] = round(at["back"] - at["out"], 1) if served and "back" in at and "out" in at else None
+        row["gate_s"] = row["ready_s"]
+    for row in rows:
+        unknown = None if not behind or row in meant else True
+        row["admitted"] = admitted.get(row["service"], unknown)
+    return rows
+
+
+def deploy_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the table; services only where they have names of their own."""
+    service = ["service"] if any(row["service"] != wish.DEFAULT for row in rows) else []
+    return ["host", *service, "old", "new", "verdict", "downtime", "gate", "cause"]
+
+
+def deploy_cells(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows for the terminal: short ids, durations as people write them, of a cause how it begins."""
+    return [
+        {
+            "host": row["host"],
+            "service": row["service"],
+            "old": str(row["previous_id"] or "").split("-")[0],
+            "new": f"{row['profile']} {row['release_id']}",
+            "verdict": _verdict_cell(row),
+            "downtime": _seconds(row["downtime_s"]),
+            "gate": _seconds(row["gate_s"]),
+            "cause": textwrap.shorten(row["cause"] or _told(row), CAUSE, placeholder=" …"),
+        }
+        for row in rows
+    ]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """Of a host without a cause why it differed, and what else is to be known."""
+    return "; ".join(filter(None, (row["why"], row["note"])))
+
+
+def _seconds(value: Any) -> str:
+    return "" if value is None else slices.duration(float(value))
+
+
+def _verdict_cell(row: Mapping[str, Any]) -> str:
+    """The verdict, with what serves now instead of what was wished, or that no router sends it anything."""
+    back = _put_back(row["put_back"]).split(" (")[0]
+    alone = "not admitted" if row["admitted"] is False else ""
+    return "; ".join(filter(None, (row["verdict"], back, alone)))
+
+
+def _whole(row: Mapping[str, Any]) -> bool:
+    """Whether a service runs what is meant, and is in service."""
+    return row["verdict"] in ("ready", "moved", "unchanged") and row["admitted"] is not False
+
+
+def deploy_summary(rows: Sequence[Mapping[str, Any]], check_mode: bool) -> str:
+    """``fleet is whole: 8 of 8 hosts run what is meant``, or which do not."""
+    hosts = list(dict.fromkeys(row["host"] for row in rows))
+    if check_mode:
+        changing = {row["host"] for row in rows if row["verdict"] != "unchanged"}
+        return f"{len(changing)} of {_counted(len(hosts), 'host')} would change"
+    wrong: dict[str, list[str]] = {}
+    for row in rows:
+        if not _whole(row) and row["host"] not in {host for found in wrong.values() for host in found}:
+            what = "not admitted" if row["verdict"] in ("ready", "moved", "unchanged") else row["verdict"]
+            wrong.setdefault(what, []).append(row["host"])
+    good = len(hosts) - sum(map(len, wrong.values()))
+    told = f"{good} of {_counted(len(hosts), 'host')} {'runs' if len(hosts) == 1 else 'run'} what is meant"
+    if not wrong:
+        return f"fleet is whole: {told}"
+    others = "; ".join(f"{what}: {rollout.listed(found)}" for what, found in wrong.items())
+    return f"fleet is NOT whole: {told}. {others}. The same command goes on"
+
+
+def fleet_failures(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What to say of each host for which a deploy fails: those that failed, else those that were not reached."""
+    wrong = [row for row in rows if not _whole(row)]
+    failed = [row for row in wrong if row["verdict"] != "not reached"] or wrong
+    messages: dict[str, list[str]] = {}
+    for row in failed:
+        messages.setdefault(row["host"], []).append(_failure(row))
+    return {host: "; ".join(told) for host, told in messages.items()}
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    detail = {
+        "not reached": f"{row['cause'] or 'the roll stopped before it'}; the same command goes on",
+        "lost": f"{row['cause'] or 'it cannot be reached'}; what it runs is unknown",
+        "ready": "not admitted by a router",
+        "moved": "not admitted by a router",
+        "unchanged": "not admitted by a router",
+    }.get(row["verdict"], row["note"] or row["cause"])
+    return f"{row['host']}, {row['service']}: {row['verdict']}{f': {detail}' if detail else ''}"
 
 
 def rollback_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) -> list[dict[str, Any]]:
@@ -239,7 +371,8 @@ def rollback_rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode:
 def _outcome(seen: Mapping[str, Any], service: str) -> dict[str, Any]:
     """What role serve left of one service: the gate's answer, why it failed, what was put back then."""
     gate, failure, back = ((seen.get(f"serve_{name}") or {}).get(service) for name in ("gates", "failures", "reverts"))
-    return {**(gate or {}), "failure": failure, "put_back": back or {}}
+    lost = service in (seen.get("serve_lost") or {})
+    return {**(gate or {}), "failure": failure, "put_back": back or {}, "lost": lost}
 
 
 def _deploy_row(
@@ -253,7 +386,7 @@ def _deploy_row(
     note = "" if declared == release.get("profile") else f"inventory wants {declared or 'nothing'}"
     if outcome.get("failure") is not None:
         # One that generates and could not be marked as proven has failed, too: it is not what a deploy promises.
-        verdict = verdict if verdict in ("failed", "stalled", "timeout") else "failed"
+        verdict = "lost" if outcome["lost"] else verdict if verdict in FAILED else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
     took_effect = outcome.get("took_effect")
@@ -271,6 +404,10 @@ def _deploy_row(
         "note": note,
         "put_back": outcome["put_back"],
         "took_effect": took_effect,
+        "cause": outcome["failure"] or "",
+        "downtime_s": None,
+        "gate_s": None,
+        "admitted": None,
     }
 
 
@@ -304,5 +441,9 @@ class FilterModule:
             "ironserve_drift_cells": drift_cells,
             "ironserve_status_summary": status_summary,
             "ironserve_deploy_rows": deploy_rows,
+            "ironserve_deploy_columns": deploy_columns,
+            "ironserve_deploy_cells": deploy_cells,
+            "ironserve_deploy_summary": deploy_summary,
+            "ironserve_fleet_failures": fleet_failures,
             "ironserve_rollback_rows": rollback_rows,
         }

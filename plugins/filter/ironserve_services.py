@@ -1,9 +1,10 @@
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Filter that says which services an inventory names for a host."""
+"""Filters that say which hosts serve models, and which services an inventory names for one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable
 
@@ -25,9 +26,18 @@ def service_names(services: Any, service: str = "") -> list[str]:
         raise AnsibleFilterError(str(error)) from error
 
 
+def servers(groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """The hosts that serve models: all but those of the group ``router``, in the order of the inventory.
+
+    A router on a machine that also serves is a second name of it: an inventory host with the same ``ansible_host``.
+    """
+    routers = set(groups.get("router", ()))
+    return [host for host in groups["all"] if host not in routers]
+
+
 class FilterModule:
     """The filters by name."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """For playbooks that need no release."""
-        return {"ironserve_service_names": service_names}
+        """For ``hosts:``, and for playbooks that need no release."""
+        return {"ironserve_servers": servers, "ironserve_service_names": service_names}

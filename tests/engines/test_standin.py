@@ -589,6 +589,8 @@ def test_sglang_answers(start: Start) -> None:
     assert server_info["context_length"] == 1024
     assert "--context-length 1024" in server_info["launch_command"]
     assert server_info["internal_states"]
+    load = server.ask("/v1/loads").json["loads"][0]
+    assert (load["dp_rank"], load["num_running_reqs"], load["num_waiting_reqs"]) == (0, 0, 0)
     assert [server.status(path) for path in ("/health", "/health_generate", "/ready", "/ping")] == [200] * 4
     assert server.status("/metrics") == 404, "only with --enable-metrics"
 

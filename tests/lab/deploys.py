@@ -23,19 +23,25 @@ WRITTEN = (
 )
 
 
-def standin_hosts(lab: Any, count: int, suite: str = "bookworm") -> Any:
-    """Bring up hosts that see the wheels of the stand-in engine, which are made where they are not there."""
+def standin_hosts(lab: Any, count: int, suite: str = "bookworm", binds: Sequence[str] = ()) -> Any:
+    """Bring up hosts that see the wheels of the stand-in engine, which are made where they are not there.
+
+    ``binds`` are further folders of this machine that they see, "SRC:DST[:ro]".
+    """
     make = [sys.executable, str(ROOT / "tests" / "engines" / "standin_lock.py")]
     (ROOT / ".ironserve").mkdir(exist_ok=True)
     with (ROOT / ".ironserve" / "standin.lock").open("w") as turn:  # test files run at the same time
         fcntl.flock(turn, fcntl.LOCK_EX)
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
-    lab.up(count, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro"])
+    lab.up(count, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro", *binds])
     return lab
 
 
 class Fleet:
     """Test hosts that deploys go to; ``folder`` holds what a test writes on the controller."""
+
+    limit_s = 300
+    """No run of the stand-in takes half as long."""
 
     def __init__(self, lab: Any, folder: Path) -> None:
         self.lab, self.folder, self.said = lab, folder, ""
@@ -73,7 +79,7 @@ class Fleet:
         """Run a playbook with the stand-in's site variables, then those given; fail where ``check`` is not met."""
         result = subprocess.run(
             self.command(*words, playbook=playbook, inventory=inventory, **site),
-            cwd=ROOT, env=self.environment(), capture_output=True, text=True, timeout=300, check=False,
+            cwd=ROOT, env=self.environment(), capture_output=True, text=True, timeout=self.limit_s, check=False,
         )  # fmt: skip
         if check and result.returncode:
             raise AssertionError(f"{result.args} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
@@ -106,9 +112,10 @@ class Fleet:
         return yaml.safe_load(result.stdout[result.stdout.index("\n", result.stdout.index(f"{host} | ")) :])
 
     def environment(self) -> dict[str, str]:
-        """The environment of a run: the project's configuration, no colour."""
-        path = f"{BIN}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        """The environment of a run: the project's configuration, no colour, and Ansible's own output, of which tests
+        count tasks, unless this environment names another one."""
+        own = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+        return {"ANSIBLE_STDOUT_CALLBACK": "default", **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **own}
 
     def shell(self, host: str, script: str, check: bool = True) -> str:
         """What a script prints on the host."""

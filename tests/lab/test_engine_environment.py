@@ -75,7 +75,8 @@ class Site:
         command = [PROGRAMS / "ansible-playbook", "-i", self.lab.inventory, self.folder / "play.yml", *options]
         return subprocess.Popen(
             [*command, "-e", json.dumps(values)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            cwd=ROOT, env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "default"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
     def end(self, play: subprocess.Popen[str]) -> str:

@@ -186,7 +186,7 @@ def test_case_41_restarts_end_after_three_failed_loads_and_a_deploy_starts_all_t
     assert show(served, "Result") == "start-limit-hit"
     row = served.status("h1")
     assert (row["status"], row["cause"]) == ("failed", START_LIMIT)
-    assert lines_with(served.play("-l", "h1").stdout, ["h1", "main", "ready"])
+    assert lines_with(served.play("-l", "h1").stdout, ["h1", "ready"])
 
 
 def test_the_engine_is_the_main_process_and_hears_nothing_of_systemds_channel(served):

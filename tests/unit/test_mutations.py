@@ -50,6 +50,7 @@ def good(name: str) -> Input:
     site: dict[str, Any] = {}
     for part in ("all", group):
         site |= yaml.safe_load((ROOT / "group_vars" / part / "main.yml").read_text())
+    site = {key: value for key, value in site.items() if "{{" not in str(value)}  # templates are Ansible's to fill in
     return Input(copy.deepcopy(PROFILES), {**site, "ironserve_profile": name}, name)
 
 

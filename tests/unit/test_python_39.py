@@ -42,6 +42,6 @@ def test_modules_and_their_thinking_import_under_3_9():
     folder = ROOT / "module_utils" / "ironserve"
     names = [path.stem for path in folder.glob("*.py") if path.name not in CONTROLLER_ONLY | {"__init__.py"}]
     modules = [f"library/{path.name}" for path in (ROOT / "library").glob("*.py")]
-    command = [python_39(), "-c", IMPORT, str(ROOT), *names, "engines", *modules]
+    command = [python_39(), "-c", IMPORT, str(ROOT), *names, "engines", "routers", "routers.pool", *modules]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -26,6 +26,12 @@ HEALTH_PATH = "/health_generate"
 WORK_METRICS: dict[str, tuple[str, ...]] = {}
 """None: its health endpoint generates, and is answered by any message of the scheduler, so load does not fail it."""
 
+REQUEST_METRICS: tuple[str, ...] = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
+"""Metrics of requests that run and that wait. There are none without --enable-metrics."""
+
+LOAD_PATHS: tuple[str, ...] = ("/v1/loads?include=core",)
+"""Where its schedulers say the same without that flag; seen in 0.5.23, older versions answer 404."""
+
 API_KEY_VARIABLE = "IRONSERVE_API_KEY"
 """SGLang reads its key from no variable; this one is for the readiness helper and does not reach the engine."""
 

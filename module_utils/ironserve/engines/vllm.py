@@ -22,7 +22,12 @@ NEEDED_FOR_UUIDS = ""
 HEALTH_PATH = "/health"
 """Says 200 or 503 without generating anything: only the completion that follows shows that the engine works."""
 
-WORK_METRICS: dict[str, tuple[str, ...]] = {"requests": ("vllm:num_requests_running", "vllm:num_requests_waiting"),
+REQUEST_METRICS: tuple[str, ...] = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+"""Metrics of requests that run and that wait. There are none with --disable-log-stats."""
+
+LOAD_PATHS: tuple[str, ...] = ()
+
+WORK_METRICS: dict[str, tuple[str, ...]] = {"requests": REQUEST_METRICS,
                 "tokens": ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")}  # fmt: skip
 """Metrics of /metrics that show whether it decodes. Its /health says 200 over an engine that hangs."""
 

@@ -489,3 +489,20 @@ def test_facts_of_which_parts_are_missing_are_judged(data):
                 if data.draw(st.booleans()):
                     del facts[part][key]
     assert set(found(case(facts)).values()) <= {"note", "warning", "error"}
+
+
+@pytest.mark.parametrize(
+    ("purpose", "text", "do"),
+    [
+        ("deploy", "held by a run of eva@ctl that began 12 min ago", "Wait until that run ends"),
+        ("maintenance", "in maintenance: drained by eva@ctl 12 min ago", "playbooks/admit.yml"),
+    ],
+)
+def test_a_host_that_somebody_else_has_is_an_error_that_may_be_overruled(purpose, text, do):
+    held = {"token": "t", "purpose": purpose, "user": "eva", "controller": "ctl", "age_s": 720, "left_s": 60}
+    one = case({**sound_facts(), "lease": held})
+    [finding] = judge(one, [host_checks.check], CATALOGUE, ["host-leased"])[:1]
+    assert (finding["rule"], finding["severity"], finding["accepted"]) == ("host-leased", "error", True)
+    assert finding["text"].startswith(text)
+    assert do in finding["do"]
+    assert found(case({**sound_facts(), "lease": {}})) == {}

@@ -157,3 +157,8 @@ def test_an_activation_that_is_taken_back_restarts_nothing_if_the_old_process_st
     assert back.actions == [f"write {PATH}", f"activate {WISHED}"]
     assert back.result()["restart"] == restart
     assert back.resumed_at == (None if restart else 7.5)
+
+
+def test_the_last_start_is_told_for_what_is_wished():
+    assert plan(expected_s=130.5).result()["expected_s"] == 130.5
+    assert plan().result()["expected_s"] is None

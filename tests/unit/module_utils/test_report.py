@@ -25,6 +25,13 @@ def test_a_finding_is_one_line_that_says_it_and_then_why_what_to_do_and_where():
     ]
 
 
+def test_where_only_what_stops_a_deploy_is_told_nothing_accepted_is_told_again():
+    assert text([group(accepted=True)], ["h1"], "errors") == ""
+    told = text([group(accepted=True), group(rule="model-missing")], ["h1"], "errors")
+    assert "model-missing" in told
+    assert "nccl-value" not in told
+
+
 def test_what_is_accepted_is_told_as_such():
     told = text([group(accepted=True), group("warning")], ["h1"])
     assert told.startswith("1 host judged: 1 error (1 accepted), 1 warning\nerror, accepted: profiles/a.yml")

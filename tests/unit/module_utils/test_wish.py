@@ -147,6 +147,7 @@ def test_a_profile_for_several_services_needs_one_that_is_meant():
          "host h1: ironserve_profile: is not set, and no -e profile= was given"),
         ({"Chat": {}}, {}, f'host h1: ironserve_services: "Chat" {SERVICE_NAME_RULE}'),
         ({"environment-x": {}}, {}, f'host h1: ironserve_services: "environment-x" {SERVICE_NAME_RULE}'),
+        ({"router": {}}, {}, f'host h1: ironserve_services: "router" {SERVICE_NAME_RULE}'),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_key(services, site, told):

@@ -76,3 +76,14 @@ def test_hosts_of_a_group_that_would_go_back_to_different_releases_are_told(filt
         "main would go back to pb (b) on h1 and pa (a) on h2, h3: "
         "say which, -e release=ID, or take the hosts apart with -l"
     ]
+
+
+def test_a_host_that_was_lost_says_what_nobody_knows_and_what_to_do(filters):
+    answer = {"doing": "main was starting", "error": "ssh: no route\nto host"}
+    first, *rest = filters.lost(answer, "h3", "main").splitlines()
+    assert first == (
+        "h3: connection lost while main was starting; its state is unknown: service main may serve the old release, "
+        "the new one or none, and nothing more was sent to the host (ssh: no route to host)"
+    )
+    assert "playbooks/status.yml -l h3" in rest[0]
+    assert "same command" in rest[1]

@@ -77,7 +77,8 @@ def test_a_host_that_did_not_answer_has_its_rows(rows):
 def test_a_service_that_no_inventory_names_is_told_with_the_command_that_removes_it(rows):
     old = {**LOOK, "service": "old"}
     found = status(rows, services=[LOOK], unknown=[old])
-    assert found[1]["note"] == "no inventory names this service: playbooks/remove.yml -e service=old -l h1"
+    remove = "ansible-playbook playbooks/remove.yml -e service=old -l h1"
+    assert found[1]["note"] == f"no inventory names this service: {remove}"
     assert (found[0]["settled"], found[1]["settled"], found[1]["named"]) == (True, False, False)
     assert rows.status_summary(found, "") == (
         "2 services on 1 host: 1 ready as the inventory wants, 1 that no inventory names"
@@ -231,3 +232,115 @@ def test_what_did_not_take_effect_is_a_note_of_the_deploy_and_the_whole_is_in_th
     assert row["verdict"] == "ready"
     assert row["note"].endswith("variable A: the release says 1, and 8 of 8 ranks run with 0 (and 1 more)")
     assert row["took_effect"] == effect
+
+
+MAINTENANCE = {"token": "t", "purpose": "maintenance", "user": "eva", "controller": "ctl", "reason": "driver",
+               "age_s": 7300, "left_s": None}  # fmt: skip
+HELD = {**MAINTENANCE, "purpose": "deploy", "pid": 7, "command": "ansible-playbook deploy.yml", "left_s": 3600}
+
+
+@pytest.mark.parametrize(
+    ("look", "held", "notes", "settled"),
+    [
+        ({}, MAINTENANCE, ["in maintenance: drained by eva@ctl 2 h ago (driver)"], False),
+        ({"status": "stopped"}, MAINTENANCE,
+         ["in maintenance: drained by eva@ctl 2 h ago (driver)", "stopped by an operator"], False),
+        ({}, HELD, ["held by a run of eva@ctl that began 2 h ago (pid 7, ansible-playbook deploy.yml); it expires in "
+                    "60 min"], True),
+        ({"status": "down"}, HELD, ["should run and does not", "held by a run of eva@ctl that began 2 h ago (pid 7, "
+                                    "ansible-playbook deploy.yml); it expires in 60 min"], False),
+    ],
+)  # fmt: skip
+def test_who_has_the_host_is_told_and_a_maintenance_before_all_that_follows_from_it(rows, look, held, notes, settled):
+    [row] = status(rows, services=[{**LOOK, **look}], unknown=[], lease=held)
+    assert row["notes"] == notes
+    assert row["settled"] == settled
+
+
+def test_a_deploy_that_lost_a_host_does_not_say_that_it_failed_there(rows):
+    lost = {"serve_failures": {"main": "connection lost while main was starting"}, "serve_lost": {"main": "x"}}
+    compared = {"results": [{"serve_release": RELEASE, "reasons": ["flag --x: 1 -> 2"], "previous_id": "q"}]}
+    seen = {"deploy_resolved": {"releases": [RELEASE]}, "serve_compared": compared, **lost}
+    [row] = rows.deploy_rows(["h1"], {"h1": seen}, check_mode=False)
+    assert (row["verdict"], row["note"]) == ("lost", "connection lost while main was starting")
+
+
+ROLL = {"routers": ["r1"]}
+
+
+def rolled(rows, outcome=None, **registered):
+    """The row of a host that had its turn in a roll."""
+    resolved = {**RESOLVED, "roll": ROLL}
+    compared = {"results": [{**DIFFERS["results"][0], "running": True}]}
+    seen = {"deploy_resolved": resolved, "serve_compared": compared, "roll_outcome": outcome, **registered}
+    [row] = rows.deploy_rows(["h1"], {"h1": seen}, False)
+    return row
+
+
+MOVED = {"verdict": "moved", "cause": ""}
+TIMES = {"main": {"out": 1000.0, "left": True, "back": 1130.4}}
+
+
+@pytest.mark.parametrize(
+    ("registered", "cells", "whole"),
+    [
+        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": True}, "serve_times": TIMES},
+         ["ready", "2m10s", "9s", "flag --n: 1 -> 2; inventory wants p"], True),
+        ({"outcome": MOVED, "serve_gates": READY, "serve_admitted": {"main": False}, "serve_times": {"main": {}}},
+         ["ready; not admitted", "", "9s", "flag --n: 1 -> 2; inventory wants p"], False),
+        ({"outcome": {"verdict": "lost", "cause": "no route to h1"}},
+         ["lost", "", "", "no route to h1"], False),
+        ({"outcome": {"verdict": "failed", "cause": "router r1 does not answer"}},
+         ["failed", "", "", "router r1 does not answer"], False),
+        ({"outcome": {"verdict": "failed", "cause": "x"}, "serve_times": TIMES,
+          "serve_gates": {"main": {"verdict": "stalled"}}, "serve_failures": {"main": "nothing moves " + "x " * 60},
+          "serve_reverts": {"main": {"verdict": "ready", "profile": "p", "release_id": "g"}}},
+         ["stalled; put back: p", "2m10s", "", "nothing moves x"], False),
+        ({"outcome": {"verdict": "taken back", "cause": ""}, "serve_gates": READY, "serve_times": TIMES},
+         ["taken back", "2m10s", "9s", "flag --n: 1 -> 2; inventory wants p"], False),
+        ({"outcome": {"verdict": "failed", "cause": "the old one does not start", "stuck": True}, "serve_gates": READY},
+         ["failed", "", "9s", "the old one does not start"], False),
+        ({"outcome": {"verdict": "not reached", "cause": "canary h0 failed"}},
+         ["not reached", "", "", "canary h0 failed"], False),
+        ({"outcome": None}, ["not reached", "", "", "flag --n: 1 -> 2; inventory wants p"], False),
+    ],
+    ids=["moved", "not-admitted", "lost", "failed-before-the-gate", "failed", "taken-back", "not-taken-back",
+         "stopped-before", "not-reached"],
+)  # fmt: skip
+def test_the_table_of_a_roll_and_whether_the_fleet_is_whole(rows, registered, cells, whole):
+    row = rolled(rows, **registered)
+    [cell] = rows.deploy_cells([row])
+    assert [cell[key] for key in ("verdict", "downtime", "gate")] == cells[:3]
+    assert cell["cause"].startswith(cells[3])
+    assert len(cell["cause"]) <= 80
+    assert (cell["old"], cell["new"]) == ("old", "q r")
+    summary = rows.deploy_summary([row], False)
+    assert summary.startswith("fleet is whole: 1 of 1 host runs" if whole else "fleet is NOT whole: 0 of 1 host runs")
+    assert list(rows.fleet_failures([row])) == ([] if whole else ["h1"])
+
+
+def test_a_server_that_runs_what_is_meant_but_was_not_admitted_is_told_so_until_it_is(rows):
+    seen = {"deploy_resolved": {**RESOLVED, "roll": ROLL}, "serve_compared": SAME}
+    seen["deploy_unadmitted"] = {"main": ["not admitted by router r1"]}
+    [row] = rows.deploy_rows(["h1"], {"h1": seen}, False)
+    assert (row["verdict"], row["why"], row["admitted"]) == ("not reached", "not admitted by router r1", None)
+    [row] = rows.deploy_rows(["h1"], {"h1": {**seen, "roll_outcome": MOVED, "serve_admitted": {"main": True}}}, False)
+    assert (row["verdict"], row["admitted"]) == ("moved", True)
+    [row] = rows.deploy_rows(["h1"], {"h1": {**seen, "deploy_unadmitted": {}}}, False)
+    assert (row["verdict"], row["admitted"]) == ("unchanged", True)
+
+
+def test_hosts_that_were_not_reached_fail_only_where_no_other_did(rows):
+    lost = rolled(rows, outcome={"verdict": "lost", "cause": "no route"})
+    left = {**rolled(rows), "host": "h2"}
+    assert rows.fleet_failures([lost, left]) == {"h1": "h1, main: lost: no route; what it runs is unknown"}
+    assert list(rows.fleet_failures([left])) == ["h2"]
+    assert rows.deploy_summary([lost, left], False) == (
+        "fleet is NOT whole: 0 of 2 hosts run what is meant. lost: h1; not reached: h2. The same command goes on"
+    )
+
+
+def test_services_have_a_column_only_where_they_have_names_of_their_own(rows):
+    one = rolled(rows)
+    assert rows.deploy_columns([one]) == ["host", "old", "new", "verdict", "downtime", "gate", "cause"]
+    assert "service" in rows.deploy_columns([one, {**one, "service": "embed"}])

@@ -78,6 +78,7 @@ class Sglang(Engine):
             "/get_model_info": ("GET", self.model_info),
             "/server_info": ("GET", self.server_info),
             "/get_server_info": ("GET", self.server_info),
+            "/v1/loads": ("GET", self.loads),
             "/v1/models": ("GET", self.models),
             "/v1/completions": ("POST", self.completions),
             "/v1/chat/completions": ("POST", self.chat),
@@ -134,6 +135,12 @@ class Sglang(Engine):
         # With the key, as in the log.
         arguments = {**vars(self.arguments), **self.behaviour.says, "launch_command": shlex.join(sys.argv)}
         return Reply({**arguments, **tokens, "internal_states": [state], "version": SGLANG_VERSION})
+
+    def loads(self, document: dict[str, Any]) -> Reply:
+        """Answer /v1/loads: what each data parallel rank has to do."""
+        running = self.generator.stats.running
+        load = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": 0, "num_waiting_uncached_tokens": 0}
+        return Reply({"version": SGLANG_VERSION, "loads": [load]})
 
     def generate_text(self, document: dict[str, Any], chat: bool) -> Reply:
         self._log_prefill(text_tokens(str(document.get("messages") or document.get("prompt") or "")))

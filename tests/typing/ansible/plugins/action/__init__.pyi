@@ -1,6 +1,7 @@
 from typing import Any
 
 class _Task:
+    delegate_to: str | None
     args: dict[str, Any]
     check_mode: bool
 

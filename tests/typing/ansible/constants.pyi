@@ -1,0 +1,4 @@
+COLOR_ERROR: str
+COLOR_UNREACHABLE: str
+DEFAULT_HOST_LIST: list[str]
+_ACTION_DEBUG: tuple[str, ...]

@@ -1,0 +1,5 @@
+from typing import Any
+
+class Block:
+    block: list[Any]
+    rescue: list[Any]

@@ -1,0 +1,2 @@
+class BaseInventoryPlugin:
+    NAME: str
