@@ -45,14 +45,20 @@ def opening(
     batch, before = batch_of(found, hosts)
     group = found["groups"][batch["group"]]
     return (
-        _against_outcomes(before, group, outcomes)
+        _against_outcomes(found, before, group, outcomes, answers)
         or _against_soak(before, found, soak)
         or _against_unavailable(found, batch, group, outcomes, answers)
         or _against_min_serving(found, batch, group, answers)
     )
 
 
-def _against_outcomes(before: Sequence[Mapping[str, Any]], group: Mapping[str, Any], outcomes: Outcomes) -> str:
+def _against_outcomes(
+    found: Mapping[str, Any],
+    before: Sequence[Mapping[str, Any]],
+    group: Mapping[str, Any],
+    outcomes: Outcomes,
+    answers: Answers,
+) -> str:
     verdicts = {
         host: (outcomes.get(host) or {}).get("verdict", "unknown") for batch in before for host in batch["hosts"]
     }
@@ -66,9 +72,14 @@ def _against_outcomes(before: Sequence[Mapping[str, Any]], group: Mapping[str, A
     canaries = {host for batch in before if batch["name"] == "canary" for host in batch["hosts"]}
     if canaries & set(failed):
         return f"canary {listed([host for host in failed if host in canaries])} failed"
-    if len(failed) >= group["max_failures"]:
-        return f"{listed(failed)} failed (ironserve_max_failures: {group['max_failures']})"
-    return ""
+    # A release may die after its gate. What moved and serves no more is as bad as what failed in its turn.
+    entries = {entry["host"]: entry for entry in found["hosts"]}
+    died = [host for host, verdict in verdicts.items() if verdict == "moved" and _serves(entries[host], answers) is False]
+    if len(failed) + len(died) < group["max_failures"]:
+        return ""
+    told = [f"{listed(failed)} failed"] * bool(failed)
+    told += [f"{listed(died)} moved, and its routers do not find it healthy any more"] * bool(died)
+    return f"{'; '.join(told)} (ironserve_max_failures: {group['max_failures']})"
 
 
 def _against_soak(before: Sequence[Mapping[str, Any]], found: Mapping[str, Any], soak: Mapping[str, Any] | None) -> str:
@@ -80,8 +91,12 @@ def _against_soak(before: Sequence[Mapping[str, Any]], found: Mapping[str, Any],
     return f"canary {listed(before[-1]['hosts'])}: {(soak or {}).get('why') or 'it did not soak to its end'}"
 
 
-def _serves(routers: Sequence[str], services: Sequence[Sequence[str]], answers: Answers) -> bool | None:
-    """Whether the routers that were asked have all services of a host, each under any of its URLs; None: none was."""
+def _serves(entry: Mapping[str, Any], answers: Answers) -> bool | None:
+    """Whether a host's routers that were asked have all its services, each under any of its URLs; None: none was."""
+    return _have(entry["routers"], [_urls(service) for service in entry["services"]], answers)
+
+
+def _have(routers: Sequence[str], services: Sequence[Sequence[str]], answers: Answers) -> bool | None:
     told = [serving(answers, router) for router in routers if "workers" in (answers.get(router) or {})]
     return all(healthy.intersection(urls) for healthy in told for urls in services) if told else None
 
@@ -100,7 +115,7 @@ def _against_unavailable(
         if outcome is not None and outcome["verdict"] != "moved" and not outcome.get("serving"):
             return True
         # What routers have now counts more than what the plan saw, hours ago maybe.
-        now = _serves(entry["routers"], [_urls(service) for service in entry["services"]], answers)
+        now = _serves(entry, answers)
         return not (entry["serves"] or outcome is not None) if now is None else not now
 
     if not any(entries[host]["serves"] or not out(host) for host in batch["hosts"]):
@@ -108,7 +123,7 @@ def _against_unavailable(
     gone = [host for host in entries if host not in batch["hosts"] and out(host)]
     # Of a host beyond the run only routers know.
     for host, known in group["beyond"].items():
-        if _serves(known["routers"], [[url] for url in known["urls"]], answers) is False:
+        if _have(known["routers"], [[url] for url in known["urls"]], answers) is False:
             gone.append(host)
     if len(gone) + len(batch["hosts"]) <= group["max_unavailable"]:
         return ""

@@ -191,8 +191,8 @@ def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None
         if any(len(part["hosts"]) < part["wished"] for part in parts):
             notes.append(f"group {name}: {shared['at_once']} hosts at a time at most ({shared['limited_by']})")
         batches += [{"group": name, "name": part["name"], "hosts": part["hosts"]} for part in parts]
-    for batch in batches:
-        batch["at_least"] = _at_least(batch, groups[batch["group"]], entries, hosts)
+    for number, batch in enumerate(batches):
+        batch["at_least"] = _at_least(batch, batches[:number], groups[batch["group"]], entries, hosts)
     _check_forks(batches, hosts, forks, problems)
     _check_models(hosts, beyond, problems)
     notes += _batch_notes(batches, entries) + _drain_notes(batches, hosts)
@@ -326,22 +326,31 @@ def _parts(first: Sequence[str], then: Sequence[str], group: Mapping[str, Any]) 
     return parts
 
 
-def _at_least(batch: Mapping[str, Any], group: Mapping[str, Any], entries: Hosts, hosts: Hosts) -> dict[str, int]:
-    """How many servers each router has to have before a batch begins; 0 where the batch takes none away.
+def _at_least(
+    batch: Mapping[str, Any],
+    before: Sequence[Mapping[str, Any]],
+    group: Mapping[str, Any],
+    entries: Hosts,
+    hosts: Hosts,
+) -> dict[str, int]:
+    """How many servers each router has to have before a batch begins; 0 where nothing of it depends on a router.
 
-    A router that has just restarted gets time for so many, with which the batch may begin in any case.
+    A router that has just restarted gets time for so many: with them the batch may begin in any case, and those that
+    moved ``before`` are among them.
     """
     found = {}
     limited = group["max_unavailable"] < group["size"] + len(group["beyond"])
     spare = max(group["max_unavailable"] - len(batch["hosts"]), 0)
+    moved = [host for each in before for host in each["hosts"]]
     for router, least in group["min_serving"].items():
         mine = [host for host in batch["hosts"] if router in hosts[host]["roll"]["routers"]]
         own = sum(
             service["admitted"] is True and service["running"] for host in mine for service in entries[host]["services"]
         )
+        earlier = sum(len(entries[host]["services"]) for host in moved if router in hosts[host]["roll"]["routers"])
         if router and mine:
-            enough = max(least + own, group["servers"][router] - spare if limited else 0)
-            found[router] = enough if own else 0
+            enough = max(least + own, group["servers"][router] - spare if limited else 0) if own else 0
+            found[router] = max(enough, own + earlier)
     return found
 
 

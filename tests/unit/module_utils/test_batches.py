@@ -70,7 +70,7 @@ def test_a_port_that_changes_takes_no_more_servers_than_one_that_does_not():
     old, new = answers(["h2", "h3", "h4"])["r1"], {"url": "http://h1:8001", "healthy": True}
     now = {"r1": {"admitted": [*old["admitted"], new["url"]], "workers": [*old["workers"], new]}}
     assert batches.opening(found, ["h2"], {"h1": MOVED}, now) == ""
-    assert batches.opening(found, ["h2"], {"h1": MOVED}, {"r1": old}).startswith("h1 is out of service")
+    assert batches.opening(found, ["h2"], {"h1": MOVED}, {"r1": old}).startswith("h1 moved, and its routers do not")
     soaks = {name: {**seen, "roll": {**seen["roll"], "soak_s": 60}} for name, seen in hosts.items()}
     assert canary.soak_due(plan(soaks), ["h2"], {"h1": MOVED})["urls"] == ["http://h1:8001"]
 
@@ -95,6 +95,26 @@ def test_who_is_out_of_service_is_asked_when_the_batch_begins(outcomes, up, why)
     found = rollout.plan(fleet(4, **said), answers(names(5)), 32, beyond)
     assert batches.opening(found, ["h2"], outcomes, answers(up)).startswith(why)
     assert bool(batches.opening(found, ["h2"], outcomes, answers(up))) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "up", "why"),
+    [
+        ({"h1": MOVED, "h2": MOVED}, names(4), ""),
+        ({"h1": MOVED, "h2": MOVED}, ["h2", "h3", "h4"],
+         "h1 moved, and its routers do not find it healthy any more (ironserve_max_failures: 1)"),
+        ({"h1": MOVED, "h2": FAILED}, ["h3", "h4"], "h2 failed; h1 moved, and its routers do not find it healthy"),
+        ({"h1": MOVED, "h2": MOVED}, ["h1", "h2"], ""),
+    ],
+    ids=["all", "died", "failed-and-died", "others-are-down"],
+)  # fmt: skip
+def test_a_release_that_dies_after_its_gate_stops_the_roll_like_one_that_fails(outcomes, up, why):
+    found = plan(fleet(4, canary=0))
+    assert opening(found, ["h3"], outcomes, up).startswith(why)
+    assert bool(opening(found, ["h3"], outcomes, up)) == bool(why)
+    assert batches.opening(plan(fleet(4, canary=0, max_failures=3)), ["h3"], outcomes, answers(up)) == ""
+    alone = plan(fleet(4, canary=0, routers=[]), {})
+    assert batches.opening(alone, ["h3"], {"h1": MOVED, "h2": MOVED}, {}) == ""
 
 
 def test_of_a_host_beyond_the_run_nobody_knows_without_a_router_and_no_limit_asks():
