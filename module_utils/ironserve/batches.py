@@ -74,7 +74,8 @@ def _against_outcomes(
         return f"canary {listed([host for host in failed if host in canaries])} failed"
     # A release may die after its gate. What moved and serves no more is as bad as what failed in its turn.
     entries = {entry["host"]: entry for entry in found["hosts"]}
-    died = [host for host, verdict in verdicts.items() if verdict == "moved" and _serves(entries[host], answers) is False]
+    moved = [host for host, verdict in verdicts.items() if verdict == "moved"]
+    died = [host for host in moved if _serves(entries[host], answers) is False]
     if len(failed) + len(died) < group["max_failures"]:
         return ""
     told = [f"{listed(failed)} failed"] * bool(failed)
