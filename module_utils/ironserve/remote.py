@@ -48,6 +48,10 @@ def link(variables: Mapping[str, Any], template: Callable[[Any], Any], lost: typ
         template: fills in a variable that is a template.
         lost: the exception of a lost connection.
     """
-    asked = template(variables.get("serve_lost_fails", False))
     wait_s = template(variables.get("serve_reconnect_timeout_s", RECONNECT_TIMEOUT_S))
-    return Link(lost, str(asked).lower() in ("true", "yes", "1"), float(wait_s))
+    return Link(lost, lost_fails(variables, template), float(wait_s))
+
+
+def lost_fails(variables: Mapping[str, Any], template: Callable[[Any], Any]) -> bool:
+    """Whether the task with these variables wants a failure for a lost connection."""
+    return str(template(variables.get("serve_lost_fails", False))).lower() in ("true", "yes", "1")

@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
+from ansible.errors import AnsibleActionFail
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import lock, slices
+from ansible.module_utils.ironserve import lock
+from ansible.module_utils.ironserve.sliced import SlicedAction
 
 OPTIONS = ("wheelhouse", "index_url", "root", "timeout_s")
 
@@ -36,28 +37,24 @@ def arguments_of(found: lock.Lock, uv: lock.Uv) -> dict[str, Any]:
     }
 
 
-class ActionModule(ActionBase):
+class ActionModule(SlicedAction):
     """Call the module slice by slice."""
-
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run slices until the environment is there."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         found, arguments = self._arguments()
+        ask = self.slices_of("engine_environment", arguments, task_vars)
 
         def execute(cursor: dict[str, Any]) -> dict[str, Any]:
-            call = {**arguments, "slice_s": slices.SLICE_S, "cursor": cursor}
-            answer = self._module(call, task_vars)
-            return self._module_with_uv(call, answer["uv_wanted"], task_vars) if "uv_wanted" in answer else answer
+            answer = ask(cursor)
+            if "uv_wanted" not in answer:
+                return answer
+            with self._uv(answer["uv_wanted"]) as wheel:
+                return self.slices_of("engine_environment", {**arguments, "uv_wheel": wheel}, task_vars)(cursor)
 
-        if not self._task.check_mode:  # a build is worth waiting for; a host that cannot be reached is told at once
-            self._low_level_execute_command("true", sudoable=False)
-        host = (task_vars or {})["inventory_hostname"]
-        lost = () if self._task.check_mode else AnsibleConnectionFailure
-        done = slices.drive(execute, Display().display, host, found.spec.name, lost=lost)
-        done.pop("slice", None)
-        return {**result, **done}
+        name = found.spec.name
+        return {**result, **self.drive(execute, task_vars, name, f"environment {name} was being built")}
 
     def _arguments(self) -> tuple[lock.Lock, dict[str, Any]]:
         given = {name: value for name, value in self._task.args.items() if value not in (None, "")}
@@ -77,12 +74,9 @@ class ActionModule(ActionBase):
             )
         return found, arguments
 
-    def _module(self, call: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        answer: dict[str, Any] = self._execute_module("engine_environment", module_args=call, task_vars=task_vars)
-        return answer
-
-    def _module_with_uv(self, call: dict[str, Any], file: str, task_vars: dict[str, Any] | None) -> dict[str, Any]:
-        """Bring uv's wheel from the controller, and call again."""
+    @contextmanager
+    def _uv(self, file: str) -> Iterator[str]:
+        """Bring the controller's wheel of uv to the host, for as long as it is needed."""
         wheel = ROOT / ".ironserve" / "wheelhouse" / "uv" / file
         if not wheel.exists():
             raise AnsibleActionFail(
@@ -90,7 +84,6 @@ class ActionModule(ActionBase):
             )
         folder = self._make_tmp_path()
         try:
-            remote = self._transfer_file(str(wheel), self._connection._shell.join_path(folder, file))
-            return self._module({**call, "uv_wheel": remote}, task_vars)
+            yield self._transfer_file(str(wheel), self._connection._shell.join_path(folder, file))
         finally:
             self._remove_tmp_path(folder)

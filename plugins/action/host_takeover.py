@@ -8,46 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import remote, slices
+from ansible.module_utils.ironserve.sliced import SlicedAction
 
 SLICE_S = 5.0
 """Shorter than those of a start: somebody waits for an old server to go while the new one is not there yet."""
 
 
-class ActionModule(ActionBase):
+class ActionModule(SlicedAction):
     """Call the module slice by slice."""
-
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run slices until the module is done, then say what is stopped now and how it comes back."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
-
-        def execute(cursor: dict[str, Any]) -> dict[str, Any]:
-            call = {**arguments, "slice_s": SLICE_S, "cursor": cursor}
-            answer: dict[str, Any] = self._execute_module("host_takeover", module_args=call, task_vars=task_vars)
-            return answer
-
-        say, host = Display().display, (task_vars or {})["inventory_hostname"]
-        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
-
-        def work() -> dict[str, Any]:
-            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
-            return slices.drive(execute, say, host, "takeover", link.lost, link.reconnect_timeout_s)
-
-        done = link.attempt("what else holds its port or GPUs was being stopped", work)
-        done.pop("slice", None)
-        for action in done.get("actions", []):
-            say(f"[{host}] takeover: {'would ' if self._task.check_mode else ''}{action}")
+        execute = self.slices_of("host_takeover", dict(self._task.args), task_vars, SLICE_S)
+        done = self.drive(execute, task_vars, "takeover", "what else holds its port or GPUs was being stopped")
+        subject = f"[{(task_vars or {})['inventory_hostname']}] takeover"
+        self.say_done(subject, done)
         for line in done.get("undo", []):
-            say(f"[{host}] takeover: brought back by: {line}")
+            self.say(f"{subject}: brought back by: {line}")
         return {**result, **done}

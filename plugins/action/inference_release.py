@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import remote, slices
+from ansible.module_utils.ironserve import remote
+from ansible.module_utils.ironserve.sliced import SlicedAction
 
 DOING = {
     "present": "{} was being staged",
@@ -27,13 +25,8 @@ DOING = {
 }
 
 
-class ActionModule(ActionBase):
-    """Call the module; where a lost connection is to be a failure, again while the host is away.
-
-    A second call finishes what the first one began.
-    """
-
-    _supports_check_mode = True
+class ActionModule(SlicedAction):
+    """Call the module; where a lost connection is to be a failure, again while the host is away."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """One call, or in a roll as many as it takes to get an answer."""
@@ -46,14 +39,8 @@ class ActionModule(ActionBase):
             )
             return answer
 
-        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
-        if not link.fails:
+        if not remote.lost_fails(task_vars or {}, self._templar.template):
             return {**result, **execute({})}
-        say, host, service = Display().display, (task_vars or {})["inventory_hostname"], str(arguments.get("service"))
-
-        def work() -> dict[str, Any]:
-            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
-            return slices.drive(execute, say, host, service, link.lost, link.reconnect_timeout_s)
-
+        service = str(arguments.get("service"))
         doing = DOING.get(str(arguments.get("state", "active")), "{} was being looked at").format(service)
-        return {**result, **link.attempt(doing, work)}
+        return {**result, **self.drive(execute, task_vars, service, doing)}

@@ -8,22 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleConnectionFailure
-from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import knowledge, lock, nccl_env, remote, slices
+from ansible.module_utils.ironserve import knowledge, lock, nccl_env
 from ansible.module_utils.ironserve.findings import Case
+from ansible.module_utils.ironserve.sliced import SlicedAction
 
 
-class ActionModule(ActionBase):
+class ActionModule(SlicedAction):
     """Call the module with the variables that a server of this release would have."""
-
-    _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """The proof, with a line before it, since it may take minutes, and one after it."""
@@ -33,21 +29,17 @@ class ActionModule(ActionBase):
         packages = lock.load(Path(release["lock"]["folder"])).packages
         engine_env = nccl_env.engine_env(Case(host, release, packages=packages), knowledge.nccl(ROOT))
         arguments["engine_env"] = {**engine_env, **arguments.get("engine_env", {})}
-        say, whose = Display().display, f"[{host}] {release['service']}"
+        service = release["service"]
         if not self._task.check_mode:
-            say(f"{whose}: proving that its ranks can all-reduce: a minute or two, most of it to import PyTorch")
+            what = "proving that its ranks can all-reduce: a minute or two, most of it to import PyTorch"
+            self.say(f"[{host}] {service}: {what}")
 
         def execute(_cursor: dict[str, Any]) -> dict[str, Any]:
             answer: dict[str, Any] = self._execute_module("nccl_proof", module_args=arguments, task_vars=task_vars)
             return answer
 
         # A second call ends what the one that was cut off left behind, and begins anew.
-        subject = f"proof of {release['service']}"
-        link = remote.link(task_vars or {}, self._templar.template, AnsibleConnectionFailure)
-
-        def work() -> dict[str, Any]:
-            return slices.drive(execute, say, host, subject, link.lost, link.reconnect_timeout_s)
-
-        done = link.attempt(f"the all-reduce of {release['service']} was being proven", work)
-        say(f"{whose}: {done.get('msg', 'no answer')}")
+        doing = f"the all-reduce of {service} was being proven"
+        done = self.drive(execute, task_vars, f"proof of {service}", doing)
+        self.say(f"[{host}] {service}: {done.get('msg', 'no answer')}")
         return {**result, **done}
