@@ -124,7 +124,7 @@ def test_a_canary_that_stays_ready_opens_the_next_batch(tmp_path):
     ("world", "why"),
     [
         ({"looks": ["failed"]}, "h1 main is failed"),
-        ({"looks": ["ready", "unhealthy"], "soak_s": 60}, "h1 main is unhealthy"),
+        ({"looks": ["ready", "unhealthy"], "soak_s": 6}, "h1 main is unhealthy"),
         ({"failed": [0, 0, 0, 7]}, "7 of 100 requests failed (ironserve_soak_error_rate: 0.01)"),
     ],
     ids=["at-once", "later", "requests"],
