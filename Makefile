@@ -94,8 +94,8 @@ bench: setup packages  ## measure what a deploy, a preflight, the gate, a cleanu
 	.venv/bin/python tests/benchmarks/cleanup.py
 	.venv/bin/python tests/benchmarks/plan.py
 
-soak-fleet: setup packages  ## all rollouts under load, the controller killed at 20 moments: is every host accounted for?
-	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py
+soak-fleet: setup packages  ## all rollouts under load, the controller killed at 20 moments and at every task: is every host accounted for?
+	IRONSERVE_KILLS=20 $(PYTEST) tests/lab/test_rollout.py tests/lab/test_interrupted.py
 
 bench-fleet: setup packages  ## measure fleets of 8, 16 and 32 test hosts (SIZES=); JSON in .ironserve/bench-fleet.json
 	.venv/bin/python tests/benchmarks/fleet.py --raise-inotify --mitogen $(if $(SIZES),--sizes $(SIZES))

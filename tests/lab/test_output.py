@@ -57,7 +57,7 @@ def test_a_deploy_shows_its_stages_and_a_second_one_only_those_that_a_host_is_in
     assert re.fullmatch(r"done in [\dms]+", output.splitlines()[-1])
     again = fleet.play().stdout
     stages = [line for line in again.splitlines() if line.startswith("== ")]
-    assert [stage.split()[1] for stage in stages] == ["Resolve", "Validate", "Report"]
+    assert [stage.split()[1] for stage in stages] == ["Resolve", "Validate", "Plan", "Report"]
 
 
 def test_of_a_deploy_that_fails_each_error_is_told_once_with_a_command_to_copy(fleet):

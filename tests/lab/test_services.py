@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import Fleet, lines_with, recap, standin_hosts
+from deploys import ROOT, Fleet, lines_with, recap, standin_hosts
 
 GPUS = [f"GPU-{digit * 8}-0000-1111-2222-333333333333" for digit in "abc"]
 
@@ -109,7 +109,7 @@ def test_a_change_of_one_restarts_that_one_only(two):
         'profile: "more" is for one service: add -e service= and one of chat, embed' in refused.stdout + refused.stderr
     )
     output = two.play("-e", "profile=more", "-e", "service=embed").stdout
-    assert lines_with(output, ["h1", "embed", "more", "ready", "inventory wants lab_vllm"])
+    assert lines_with(output, ["h1", "embed", "more", "ready", "inventory wants"])
     assert not lines_with(output, ["h1", "chat", "lab_vllm"])
     now = two.pids()
     assert now["chat"] == pids["chat"]
@@ -135,8 +135,7 @@ def test_a_failed_service_gets_its_last_good_release_back_and_the_others_are_not
     assert result.returncode == 2
     assert lines_with(result.stdout, ["h1", "chat", "bad", "failed"])
     assert lines_with(result.stdout, ["h1", "embed", "more", "not reached"])
-    assert 'no service that the table calls "not reached"' in " ".join(result.stdout.split())
-    assert lines_with(result.stdout, ["h1", "chat", "put back: lab_vllm"])
+    assert lines_with(result.stdout, ["h1", "chat", "failed; put back: lab_vllm"])
     now = two.pids()
     assert now["embed"] == pids["embed"]
     assert now["chat"] not in (0, pids["chat"])
@@ -149,7 +148,7 @@ def test_a_failed_service_gets_its_last_good_release_back_and_the_others_are_not
     assert result.returncode == 2
     assert lines_with(result.stdout, ["h1", "chat", "more", "ready"])
     assert not lines_with(result.stdout, ["h1", "chat", "more", "put back"])
-    assert lines_with(result.stdout, ["h1", "embed", "bad", "failed", "put back: lab_vllm"])
+    assert lines_with(result.stdout, ["h1", "embed", "bad", "failed; put back: lab_vllm"])
     assert two.fleet.complete("h1", model="embedder", port=8002)
 
 
@@ -179,7 +178,10 @@ def test_a_renamed_service_is_told_to_remove_the_old_one_and_then_serves(two):
     assert refused.returncode == 2
     told = " ".join((refused.stdout + refused.stderr).split())
     assert "No inventory names service chat: if it is the old name of this one, or not wanted any more, " in told
-    assert "ansible-playbook playbooks/remove.yml -e service=chat -l h1" in told
+    assert (
+        f"ansible-playbook -i {fleet.lab.inventory.relative_to(ROOT)} playbooks/remove.yml -e service=chat -l h1"
+        in told
+    )
     seen, output = two.status()
     remove = "ansible-playbook playbooks/remove.yml -e service=chat -l h1"
     assert seen["chat"]["note"] == f"no inventory names this service: {remove}"
