@@ -116,6 +116,7 @@ class Load:
     timeout_s: float
     key: str
     log: TextIO
+    between_s: float = 0
     sent: int = 0
     ok: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -147,6 +148,8 @@ class Load:
                 self.ok += 1
                 self.took_s.append(took_s)
                 self.tell("end", number=number, outcome="ok", took_s=round(took_s, 3))
+                if self.between_s:
+                    await self.pause(self.between_s)
 
     def length(self, number: int) -> int:
         """Tokens of a request, from half to one and a half of what was asked for: else all would end at one moment."""
@@ -240,7 +243,8 @@ def as_broken(error: BaseException) -> BrokenError:
 
 async def keep(arguments: argparse.Namespace, log: TextIO) -> dict[str, Any]:
     """Keep the load up until it is told to stop; what became of it."""
-    load = Load(arguments.url.rstrip("/"), arguments.model, arguments.tokens, arguments.timeout, key(arguments), log)
+    url, limit_s = arguments.url.rstrip("/"), arguments.timeout
+    load = Load(url, arguments.model, arguments.tokens, limit_s, key(arguments), log, arguments.pause)
     loop = asyncio.get_running_loop()
     headers = {"Authorization": f"Bearer {load.key}"} if load.key else {}
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # no request meets a connection that was just closed
@@ -283,6 +287,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=50, help="requests in flight at any time (50)")
     parser.add_argument("--tokens", type=int, default=40, help="mean length of an answer in tokens (40)")
     parser.add_argument("--timeout", type=float, default=60, help="seconds that one request may take (60)")
+    parser.add_argument("--pause", type=float, default=0, help="seconds from an answer to the stream's next request (0)")
     parser.add_argument("--seconds", type=float, default=600, help="the longest that the load goes on (600)")
     parser.add_argument("--stop-file", type=Path, help="the load ends when this file is there")
     parser.add_argument("--key-file", type=Path, help="file with the API key")

@@ -155,7 +155,8 @@ MOMENT_OF_CUT = {
 }
 
 
-@pytest.mark.parametrize("moment", ["drain", pytest.param("start", marks=whole_only), "gate"])
+# A host that is cut off in its gate, with no router, has a test in test_lease.py.
+@pytest.mark.parametrize("moment", ["drain", *(pytest.param(name, marks=whole_only) for name in ("start", "gate"))])
 def test_a_host_that_is_cut_off_counts_as_failed_and_the_next_batch_is_not_touched(fleet, moment):
     number = 30 + list(MOMENT_OF_CUT).index(moment)
     fleet.behave("h7", {"flag": "max-num-seqs", "value": number, "behave": SLOW})
@@ -204,7 +205,8 @@ def test_a_router_that_restarts_during_a_roll_knows_its_servers_again(fleet, loa
     assert run.end() == 0, run.said
     sums = load.end()
     assert {fleet.numbers()[host] for host in ("h1", "h2")} == {"40"}
-    # A graceful stop lets streams end; who comes while nobody listens is refused, and then until a server is known again.
+    # A graceful stop lets streams end; who comes while nobody listens is refused, and so is who comes before any server is
+    # known again.
     assert sums["truncated"] == 0, sums
     assert set(sums["errors_by_kind"]) <= {"refused", "disconnected", "status 503"}, sums
     began, ended = (event["at"] for event in load.events() if event["event"] == "mark")

@@ -94,6 +94,11 @@ def test_whole_answers_are_counted_and_each_has_a_prompt_of_its_own(load):
     assert ran.said == f"{ran.sums['sent']} requests sent, 0 errors, 0 truncated streams\n"
 
 
+def test_streams_may_pause_between_their_requests(load):
+    ran, server = load(whole, "--streams", "2", "--pause", "30")
+    assert (ran.sums["ok"], len(server.bodies)) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("first", "kind"),
     [
