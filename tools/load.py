@@ -287,7 +287,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=50, help="requests in flight at any time (50)")
     parser.add_argument("--tokens", type=int, default=40, help="mean length of an answer in tokens (40)")
     parser.add_argument("--timeout", type=float, default=60, help="seconds that one request may take (60)")
-    parser.add_argument("--pause", type=float, default=0, help="seconds from an answer to the stream's next request (0)")
+    parser.add_argument("--pause", type=float, default=0, help="seconds from an answer to the next request (0)")
     parser.add_argument("--seconds", type=float, default=600, help="the longest that the load goes on (600)")
     parser.add_argument("--stop-file", type=Path, help="the load ends when this file is there")
     parser.add_argument("--key-file", type=Path, help="file with the API key")

@@ -205,8 +205,8 @@ def test_a_router_that_restarts_during_a_roll_knows_its_servers_again(fleet, loa
     assert run.end() == 0, run.said
     sums = load.end()
     assert {fleet.numbers()[host] for host in ("h1", "h2")} == {"40"}
-    # A graceful stop lets streams end; who comes while nobody listens is refused, and so is who comes before any server is
-    # known again.
+    # A graceful stop lets streams end; who comes while nobody listens is refused, and so is who comes before it knows a
+    # server again.
     assert sums["truncated"] == 0, sums
     assert set(sums["errors_by_kind"]) <= {"refused", "disconnected", "status 503"}, sums
     began, ended = (event["at"] for event in load.events() if event["event"] == "mark")
