@@ -11,7 +11,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-fleet demo-down show docs test test-fast lint unit engines lab molecule other soak soak-fleet \
+.PHONY: help setup packages demo demo-fleet demo-down show docs test test-fast lint unit plays engines lab molecule other soak soak-fleet \
   bench bench-fleet wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
@@ -50,7 +50,7 @@ show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROU
 docs: setup  ## write the references in docs/ anew from the schema and from the known causes
 	.venv/bin/python tools/profile_reference.py
 
-test: setup packages lint unit engines lab molecule other  ## everything: lint and all tests
+test: setup packages lint unit plays engines lab molecule other  ## everything: lint and all tests
 	@echo "make test: all passed"
 
 test-fast: setup unit  ## pure and unit tests, under a minute
@@ -69,6 +69,9 @@ unit: setup
 engines: setup packages  ## tests of the stand-ins: the engine against the logs of the real ones, GPUs
 	$(PYTEST) tests/engines tests/gpu --numprocesses 2
 
+plays: setup  ## tests of what plays decide and show, on this machine alone: Ansible runs, and no host
+	$(PYTEST) tests/plays --numprocesses 2
+
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
 	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
 
@@ -78,7 +81,7 @@ molecule: setup packages  ## every role and the whole deploy, on test hosts
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
-	.venv-other/bin/pytest tests/unit --numprocesses 2 --dist loadfile
+	.venv-other/bin/pytest tests/unit tests/plays --numprocesses 2 --dist loadfile
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 

@@ -26,6 +26,7 @@ import atexit
 import os
 import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ TOUCHED = {
     "prepare": "no service was touched, all hosts serve what they served",
 }
 """What a deploy that ends in a stage has done, by the stage's file in playbooks/."""
+
+ENDS_S = 10
+"""Seconds after Ctrl-C in which Ansible has ended its workers and itself. It waits for ever for a worker that was ended
+while it handed over a line: the line's lock is gone with it."""
+
+INTERRUPTED = 99
+"""Ansible's exit status after Ctrl-C."""
 
 WORDED = ("ansible.builtin.fail", "ansible.builtin.assert")
 """Their messages are ours, and say all. Those of Ansible's other modules need the task's name to be understood."""
@@ -160,7 +168,15 @@ class CallbackModule(default.CallbackModule):
         """Be asked at the end of the process, too: a run that is cut off has no other event."""
         self._pid = os.getpid()
         atexit.register(self._cut_off)
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # ends workers, then us
+        ends_workers = signal.getsignal(signal.SIGINT)
+
+        def interrupt(number: int, frame: Any) -> Any:
+            signal.alarm(ENDS_S)
+            return ends_workers(number, frame) if callable(ends_workers) else None
+
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGALRM, lambda *_: self._leave())
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """A batch of a roll is a play of the same id."""
@@ -288,6 +304,12 @@ class CallbackModule(default.CallbackModule):
         parts.append(TOUCHED.get(self._stage, ""))
         what = "; ".join(filter(None, parts))
         self._say(f"FAILED in {took}{f': {what}' if what else ''}", constants.COLOR_ERROR)
+
+    def _leave(self) -> None:
+        """End the process, which Ansible should have done."""
+        self._cut_off()
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)
 
     def _cut_off(self) -> None:
         """Say what became of the hosts where a run ended before its end."""

@@ -105,9 +105,6 @@ def test_ctrl_c_in_the_roll_tells_who_was_at_work_and_the_same_command_goes_on(f
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     assert any(line.startswith("[h1] main: ") for line in run.stdout or ()), "the first host was never at work"
-    # Where a worker ends while it hands over a line, Ansible waits for a lock that is gone until a second Ctrl-C. This
-    # worker is through with its line when the host has been asked.
-    assert fleet.main_pid("h1") != 0
     os.killpg(run.pid, signal.SIGINT)  # lint_kill: the run's own group, as a terminal does; it has a session of its own
     rest, _ = run.communicate(timeout=60)
     assert run.returncode == 99

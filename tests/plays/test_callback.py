@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).parent / "ansible-playbook")
 
 SAYS = """
@@ -56,6 +56,19 @@ class ActionModule(ActionBase):
         return {"changed": False}
 """
 
+HOLDS = """
+import time
+from pathlib import Path
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        Display()._final_q._wlock.acquire()
+        Path(self._task.args["begun"]).touch()
+        time.sleep(60)
+"""
+
 CRASHES = """
 from ansible.module_utils.basic import AnsibleModule
 AnsibleModule(argument_spec={})
@@ -75,6 +88,7 @@ class Site:
         (folder / "library").mkdir()
         (folder / "action" / "says.py").write_text(SAYS)
         (folder / "action" / "works.py").write_text(WORKS)
+        (folder / "action" / "holds.py").write_text(HOLDS)
         (folder / "library" / "crashes.py").write_text(CRASHES)
         self.hosts("h1", "h2")
 
@@ -433,6 +447,14 @@ def test_a_run_that_is_cut_off_says_who_was_at_work(site):
     site.write({"name": "Begin", "ansible.builtin.debug": {"msg": "begun"}}, works(site, "Work long"))
     last = site.cut_off(signal.SIGINT).splitlines()[-1]
     assert last == 'cut off after Ns: h1 was at "Work long". Run the same command again'
+
+
+def test_a_run_ends_even_where_a_worker_takes_the_lock_of_lines_with_it(site):
+    """Ansible itself waits for ever: seen where Ctrl-C met a worker that was handing over a line of progress."""
+    site.hosts("h1")
+    site.write({"name": "Hold", "holds": {"begun": f"{site.folder}/begun"}})
+    last = site.cut_off(signal.SIGTERM).splitlines()[-1]
+    assert last == 'cut off after Ns: h1 was at "Hold". Run the same command again'
 
 
 def test_a_roll_that_is_ended_says_who_was_at_work_and_what_became_of_the_others(site):
