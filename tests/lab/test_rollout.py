@@ -178,6 +178,7 @@ def test_a_host_that_is_cut_off_counts_as_failed_and_the_next_batch_is_not_touch
     assert {fleet.numbers()[host] for host in ("h7", "h8")} == {str(number)}
 
 
+@pytest.mark.timeout(300 + 150 * MOMENTS)  # two runs each
 def test_a_controller_that_is_killed_at_any_moment_is_no_obstacle_to_the_next_run(fleet, load):
     limit = ("-l", "h3,h4")
     tasks = fleet.play(*fleet.number(100), *limit).stdout.count("\nTASK [")
