@@ -26,9 +26,12 @@ class ActionModule(SlicedAction):
         arguments = dict(self._task.args)
         if arguments.get("state", "started") == "started":
             arguments["causes"] = knowledge.causes(ROOT)
-        host, service = (task_vars or {})["inventory_hostname"], str(arguments.get("service"))
+        variables, service = task_vars or {}, str(arguments.get("service"))
+        host = variables["inventory_hostname"]
+        # Of a release that is put back role serve says so: "main put back", beside the one that failed.
+        subject = str(self._templar.template(variables.get("serve__gate_of", service)))
         doing = f"{service} was {'stopping' if arguments.get('state') == 'stopped' else 'starting'}"
-        done = self.drive(self.slices_of("inference_service", arguments, task_vars), task_vars, service, doing)
+        done = self.drive(self.slices_of("inference_service", arguments, task_vars), task_vars, subject, doing)
         if done.get("verdict") == "ready" and "ready" in done.get("timings", {}):
-            self.say(f"[{host}] {service}: ready after {slices.duration(done['timings']['ready'])}")
+            self.say(f"[{host}] {subject}: ready after {slices.duration(done['timings']['ready'])}")
         return {**result, **done}

@@ -83,6 +83,7 @@ def test_case_49_a_release_that_dies_is_told_and_the_last_good_one_serves_again(
     assert "The engine's own error: vllm: error: unrecognized arguments: --no-such-flag" in output
     assert re.search(rf"h1: put back good \(release {good}\): ready after \d+s", output)
     assert "playbooks/rollback.yml -l h1 -e service=main -e release=ID" in output
+    assert re.search(r"^\[h1\] main put back: ready after \d+s$", output, re.MULTILINE)
     assert (recap(output, "h1")["failed"], recap(output, "h1")["changed"] > 0) == (1, True)
     assert lines_with(output, ["h1", "bad", "failed; put back: good", "the engine exited with status 2"])
     assert served.starts("h1") == starts + 2
