@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTROLLER_ONLY = {"checks.py", "flag_checks.py", "model_fit.py", "knowledge.py", "lock.py", "rules.py", "yaml_text.py"}
+CONTROLLER_ONLY = {
+    "checks.py", "flag_checks.py", "model_fit.py", "knowledge.py", "lock.py", "rules.py", "sliced.py", "yaml_text.py",
+}  # fmt: skip
 
 IMPORT = """
 import importlib.util, pathlib, sys, types
