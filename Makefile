@@ -73,7 +73,7 @@ plays: setup  ## tests of what plays decide and show, on this machine alone: Ans
 	$(PYTEST) tests/plays --numprocesses 2
 
 lab: setup packages  ## tests on test hosts: real systemd, real sshd
-	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile
+	$(PYTEST) tests/lab --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
 	tools/engines.sh standin vllm sglang router

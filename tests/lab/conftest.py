@@ -17,6 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "lab" / "lab"
 
 
+LONGEST = (
+    "deploy", "rollout", "revert", "real_engines", "cleanup", "soak", "interrupted", "lease", "units", "rollout_real",
+)  # fmt: skip
+"""Files that take minutes, in the order in which workers take them: else one of them is what all wait for at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have the longest files first."""
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
 class LabHandle:
     """One lab, driven by the same command that people type."""
 
