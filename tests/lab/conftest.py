@@ -20,7 +20,7 @@ PROGRAM = ROOT / "tests" / "lab" / "lab"
 LONGEST = (
     "deploy", "rollout", "revert", "real_engines", "cleanup", "soak", "interrupted", "lease", "units", "rollout_real",
 )  # fmt: skip
-"""Files that take minutes, in the order in which workers take them: else one of them is what all wait for at the end."""
+"""Files that take minutes, in the order in which workers take them: else all wait for one of them at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
