@@ -64,7 +64,7 @@ lint: setup  ## yamllint, ansible-lint (production), ruff, mypy --strict, no end
 	ANSIBLE_INVENTORY=inventory/hosts.example.yml ansible-lint
 
 unit: setup
-	$(PYTEST) tests/unit --numprocesses 2 --dist loadfile
+	$(PYTEST) tests/unit --numprocesses 3 --dist loadfile
 
 engines: setup packages  ## tests of the stand-ins: the engine against the logs of the real ones, GPUs
 	$(PYTEST) tests/engines tests/gpu --numprocesses 2
@@ -81,7 +81,7 @@ molecule: setup packages  ## every role and the whole deploy, on test hosts
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
-	.venv-other/bin/pytest tests/unit tests/plays --numprocesses 2 --dist loadfile
+	.venv-other/bin/pytest tests/unit tests/plays --numprocesses 3 --dist loadfile
 	tools/engines.sh standin
 	PATH=$(CURDIR)/.venv-other/bin:$$PATH tools/molecule.sh deploy
 
