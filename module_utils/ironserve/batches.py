@@ -78,8 +78,11 @@ def _against_outcomes(
     died = [host for host in moved if _serves(entries[host], answers) is False]
     if len(failed) + len(died) < group["max_failures"]:
         return ""
-    told = [f"{listed(failed)} failed"] * bool(failed)
-    told += [f"{listed(died)} moved, and its routers do not find it healthy any more"] * bool(died)
+    told = []
+    if failed:
+        told.append(f"{listed(failed)} failed")
+    if died:
+        told.append(f"{listed(died)} moved, and its routers do not find it healthy any more")
     return f"{'; '.join(told)} (ironserve_max_failures: {group['max_failures']})"
 
 
@@ -93,11 +96,12 @@ def _against_soak(before: Sequence[Mapping[str, Any]], found: Mapping[str, Any],
 
 
 def _serves(entry: Mapping[str, Any], answers: Answers) -> bool | None:
-    """Whether a host's routers that were asked have all its services, each under any of its URLs; None: none was."""
+    """Whether a host of the plan serves, see :func:`_have`. Its services may be under either of two URLs."""
     return _have(entry["routers"], [_urls(service) for service in entry["services"]], answers)
 
 
 def _have(routers: Sequence[str], services: Sequence[Sequence[str]], answers: Answers) -> bool | None:
+    """Whether the routers that were asked have all of the services, each under any of its URLs; None: none was."""
     told = [serving(answers, router) for router in routers if "workers" in (answers.get(router) or {})]
     return all(healthy.intersection(urls) for healthy in told for urls in services) if told else None
 

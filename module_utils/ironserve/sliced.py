@@ -32,15 +32,18 @@ class SlicedAction(ActionBase):
         for action in done.get("actions", []):
             self.say(f"{subject}: {'would ' if self._task.check_mode else ''}{action}")
 
+    def call(self, module: str, arguments: Result, task_vars: dict[str, Any] | None) -> Result:
+        """One call of a module."""
+        answer: Result = self._execute_module(module, module_args=arguments, task_vars=task_vars)
+        return answer
+
     def slices_of(
         self, module: str, arguments: Result, task_vars: dict[str, Any] | None, slice_s: float = slices.SLICE_S
     ) -> Callable[[Result], Result]:
         """One call of a module that works in slices, by its cursor."""
 
         def execute(cursor: Result) -> Result:
-            call = {**arguments, "slice_s": slice_s, "cursor": cursor}
-            answer: Result = self._execute_module(module, module_args=call, task_vars=task_vars)
-            return answer
+            return self.call(module, {**arguments, "slice_s": slice_s, "cursor": cursor}, task_vars)
 
         return execute
 
@@ -50,7 +53,7 @@ class SlicedAction(ActionBase):
         """Call until the work is done; what a lost connection becomes, ``remote.py`` says.
 
         A second call finishes, or begins anew, what the first one began: a module that works in one go may be driven,
-        too.
+        too. In check mode there is no work to wait for.
 
         Args:
             execute: one call, with the cursor of the one before.
@@ -62,9 +65,11 @@ class SlicedAction(ActionBase):
         link = remote.link(variables, self._templar.template, AnsibleConnectionFailure)
 
         def work() -> Result:
-            self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+            if not self._task.check_mode:
+                self._low_level_execute_command("true", sudoable=False)  # a host that cannot be reached is told at once
+            lost = () if self._task.check_mode else link.lost
             host = variables["inventory_hostname"]
-            return slices.drive(execute, self.say, host, subject, link.lost, link.reconnect_timeout_s)
+            return slices.drive(execute, self.say, host, subject, lost, link.reconnect_timeout_s)
 
         done = link.attempt(doing, work)
         done.pop("slice", None)

@@ -34,10 +34,7 @@ class ActionModule(SlicedAction):
         arguments = dict(self._task.args)
 
         def execute(_cursor: dict[str, Any]) -> dict[str, Any]:
-            answer: dict[str, Any] = self._execute_module(
-                "inference_release", module_args=arguments, task_vars=task_vars
-            )
-            return answer
+            return self.call("inference_release", arguments, task_vars)
 
         if not remote.lost_fails(task_vars or {}, self._templar.template):
             return {**result, **execute({})}

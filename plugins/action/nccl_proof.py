@@ -35,8 +35,7 @@ class ActionModule(SlicedAction):
             self.say(f"[{host}] {service}: {what}")
 
         def execute(_cursor: dict[str, Any]) -> dict[str, Any]:
-            answer: dict[str, Any] = self._execute_module("nccl_proof", module_args=arguments, task_vars=task_vars)
-            return answer
+            return self.call("nccl_proof", arguments, task_vars)
 
         # A second call ends what the one that was cut off left behind, and begins anew.
         doing = f"the all-reduce of {service} was being proven"
