@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
-from . import all_reduce, evidence, host, nccl_log, nvml, ranks, symptoms, systemd
+from . import all_reduce, evidence, host, nccl_log, nvml, ranks, symptoms
 from .all_reduce import START_S, Watch, size_text
 from .engines import ENGINES
 from .gpus import Reading
 from .host_facts import unit_path
-from .unit_end import SYSTEMD, UnitEnd, folder_of, members
+from .unit_end import END_S, SYSTEMD, end_transient
 
 HOME = "/var/cache/ironserve"
 """As the unit of a service has it (roles/serve/templates/ironserve.service.j2)."""
@@ -44,8 +44,6 @@ POLL_S = 0.2
 SHOW_EVERY_S = 1.0
 LOOK_S = 6.0
 """For all that is looked at when something hangs."""
-END_S = 10.0
-"""Until the control group is empty; what the kernel holds longer is told."""
 SPARE_S = 60.0
 """After which systemd ends a proof that nobody watches any more."""
 OUTPUT_BYTES, STEPS_BYTES = 4 << 20, 1 << 20
@@ -190,7 +188,7 @@ class Proof:
         if not os.access(f"{self.plan.environment}/bin/python3", os.X_OK):
             raise ProofError(f"{self.plan.environment} is not on this host: build it first (playbooks/prestage.yml)")
         began = self.clock()
-        self._end()  # one that a lost connection left behind
+        end_transient(self.plan.unit, self.clock, self.sleep)  # one that a lost connection left behind
         if self.plan.backend == "nccl" and (users := in_use(nvml.look(DRIVER_S), self.plan.gpus)):
             free = "a deploy with -e prove_nccl=true does it while they are free"
             raise ProofError(f"its GPUs are in use by {users}; {free}")
@@ -202,7 +200,7 @@ class Proof:
                 hung, status = self._watch(folder)
                 seen = self._look() if hung else {}
             finally:
-                stuck = self._end()
+                stuck = end_transient(self.plan.unit, self.clock, self.sleep)
             steps = self._steps(folder)
             lines = (host.read_foreign(output, OUTPUT_BYTES) or "").splitlines()
         answer = all_reduce.result(steps, self.plan.world, [status], hung)
@@ -255,18 +253,6 @@ class Proof:
             "kernel log": evidence.read_kernel,
         }
         return evidence.ask(parts, LOOK_S)
-
-    def _end(self) -> list[int]:
-        """End the unit's control group, and only that; the pids that the kernel does not let go."""
-        shown = host.run(["systemctl", "show", self.plan.unit, "--property=ControlGroup"]).out
-        group = systemd.parse_show(shown).get("ControlGroup", "").strip("/")
-        UnitEnd.end_group(group)
-        deadline = self.clock() + END_S
-        while (left := members(folder_of(group)) if group else []) and self.clock() < deadline:
-            self.sleep(POLL_S)
-        host.run(["systemctl", "stop", *(["--no-block"] if left else []), self.plan.unit])
-        host.forget_starts(self.plan.unit)
-        return left
 
 
 def report(

@@ -111,7 +111,7 @@ def completion(base: str, model: str, timeout_s: float, key: str = "") -> tuple[
         outcome, detail = model_outcome(listed.json(), model)
         if outcome:
             return outcome, detail
-    answer = _generate(base, model, 4, timeout_s, key)
+    answer = generate(base, model, 4, timeout_s, key)
     if answer.status == 0 and "timed out" in answer.text:
         return "generation_dead", f"the endpoint is up, but no completion came in {timeout_s:.0f} s: generation is dead"
     if answer.status == 0:
@@ -121,14 +121,14 @@ def completion(base: str, model: str, timeout_s: float, key: str = "") -> tuple[
 
 def one_token(release: Mapping[str, Any], timeout_s: float, key: str) -> bool:
     """Whether the server answers a request for a single token in time."""
-    return _generate(release["url"], release["model_name"], 1, timeout_s, key).status == 200
+    return generate(release["url"], release["model_name"], 1, timeout_s, key).status == 200
 
 
 def proof(release: Mapping[str, Any], timeout_s: float, key: str) -> tuple[str | None, str]:
     """Ask for a few short completions at once; see ``judge.proof_outcome``."""
 
     def ask(prompt: str) -> host.Answer:
-        return _generate(release["url"], release["model_name"], PROOF_TOKENS, timeout_s, key, prompt)
+        return generate(release["url"], release["model_name"], PROOF_TOKENS, timeout_s, key, prompt)
 
     with ThreadPoolExecutor(len(PROOF_PROMPTS)) as pool:
         answers = list(pool.map(ask, PROOF_PROMPTS))
@@ -168,7 +168,8 @@ def foreign_listener(port: int, pids: Iterable[int], proc: Path = PROC) -> bool:
     return True
 
 
-def _generate(base: str, model: str, tokens: int, timeout_s: float, key: str, prompt: str = PROMPT) -> host.Answer:
+def generate(base: str, model: str, tokens: int, timeout_s: float, key: str, prompt: str = PROMPT) -> host.Answer:
+    """The greedy completion of a prompt."""
     request = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
     return host.get(f"{base}/v1/completions", timeout_s, request, key)
 

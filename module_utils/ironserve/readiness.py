@@ -69,6 +69,11 @@ def work(exposition: str, names: Mapping[str, tuple[str, ...]]) -> Work | None:
     return Work(*(sum(sums[name] for name in names[kind]) for kind in Work._fields))
 
 
+def look_every_s(watchdog_s: float) -> float:
+    """Seconds between two looks of the helper, in each of which it may ask an idle engine for a token."""
+    return min(watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if watchdog_s else LOOK_AT_LEAST_EVERY_S
+
+
 def condition(before: Work | None, now: Work | None) -> str:
     """``moves``, ``stuck`` (requests are in it, and no token came since the last look), ``idle`` or ``mute``."""
     if now is None:
@@ -164,7 +169,7 @@ class Helper:
 
     def serve(self) -> None:
         """Feed the watchdog while there is reason to, and ask anew when somebody removed the last finding."""
-        every_s = min(self.watchdog_s / 4, LOOK_AT_LEAST_EVERY_S) if self.watchdog_s else LOOK_AT_LEAST_EVERY_S
+        every_s = look_every_s(self.watchdog_s)
         self.say("READY=1", "STATUS=serving")
         moved_at = next_look = ranks_at = self.clock()
         evidence_of = 0.0

@@ -10,6 +10,7 @@ import inspect
 import io
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -66,19 +67,29 @@ MODULES: tuple[ModuleType, ...] = (
     systemd, vitals,
 )  # fmt: skip
 
-STARTED_BY = "import sys\n\nfrom ironserve.launcher import main\n\nmain(sys.argv)\n"
+STARTED_BY = "import sys\n\nfrom ironserve.{} import main\n\nmain(sys.argv)\n"
 STAMP = (1980, 1, 1, 0, 0, 0)
 
 
 def launcher_file(interpreter: str = sys.executable) -> bytes:
-    """The bytes of the launcher, always the same for the same sources and interpreter.
+    """The bytes of the launcher."""
+    return program(MODULES, "launcher", interpreter)
+
+
+def program(modules: Iterable[ModuleType], main: str, interpreter: str = sys.executable) -> bytes:
+    """The bytes of a file that runs ``main(sys.argv)`` of a module, always the same for the same sources.
 
     The interpreter is told to look at no variable and no site folder: they are meant for the engine.
+
+    Args:
+        modules: all that it needs of ours.
+        main: name of the module whose ``main`` it runs.
+        interpreter: the Python that runs it.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        sources = {"__main__.py": STARTED_BY, "ironserve/__init__.py": ""}
-        for module in MODULES:
+        sources = {"__main__.py": STARTED_BY.format(main), "ironserve/__init__.py": ""}
+        for module in modules:
             inside = module.__name__.split("ironserve.", 1)[1].replace(".", "/")
             package = "/__init__" if hasattr(module, "__path__") else ""
             sources[f"ironserve/{inside}{package}.py"] = inspect.getsource(module)

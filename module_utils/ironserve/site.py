@@ -99,6 +99,7 @@ VARIABLES: dict[str, Key] = {
             "sglang": Key("str", "lock of SGLang"),
             "vllm": Key("str", "lock of vLLM"),
             "router": Key("str", "lock of the router"),
+            "client": Key("str", "lock of the benchmark's client"),
         },
     ),
     "ironserve_cleanup": Key(
@@ -120,6 +121,23 @@ VARIABLES: dict[str, Key] = {
             "mig": Key("bool", "clean GPUs in MIG mode, too"),
             "shm": Key("bool", "remove what crashed engines left in /dev/shm; true where nothing is said"),
         },
+    ),
+    "ironserve_benchmark": Key(
+        "mapping",
+        "how a server is measured; docs/benchmarks.md",
+        keys={
+            "concurrencies": Key("list", "levels: requests in flight at a time", values=Key("int", "a level", low=1)),
+            "input_tokens": Key("int", "tokens of a prompt, as words", low=1),
+            "output_tokens": Key("int", "tokens of an answer", low=2),
+            "repetitions": Key("int", "runs of each level that count; 4 or more for a comparison", low=1),
+            "requests_per_stream": Key("int", "requests of a run, times its level", low=1),
+            "min_requests": Key("int", "requests of a run at least", low=1),
+            "seed": Key("int", "the same seed, the same prompts", low=0),
+            "timeout_s": Key("number", "seconds that a measurement may take", low=1),
+        },
+    ),
+    "ironserve_baselines": Key(
+        "str", "folder on the controller for the recorded baselines, by host group and service"
     ),
     "ironserve_address": Key("str", "name or address under which routers reach the host"),
     "ironserve_routers": Key(
@@ -234,6 +252,7 @@ BARE = {
     "accept": "the names of rules, with commas between",
     "prove_nccl": "true or false",
     "drift": "true or false",
+    "baseline": "true or false",
     "plan": "true or false",
     "revert_all": "true or false",
     "reason": "words for others to read",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from pathlib import Path
+from typing import Callable
 
 from . import host, processes, systemd
 from .services import Service
 
 CGROUPS = Path("/sys/fs/cgroup")
 SYSTEMD = Path("/run/systemd/system")
+END_S = 10.0
+"""Until the control group of a transient unit is empty; what the kernel holds longer is told."""
+POLL_S = 0.2
 ROUNDS = 5
 """How often a control group without cgroup.kill is gone through: whatever forks meanwhile is seen by the next one."""
 
@@ -61,6 +66,21 @@ class UnitEnd:
                 if process and f"/{group}" in (host.read_text(processes.PROC / str(pid) / "cgroup") or ""):
                     processes.send(pid, process.start_ticks, signal.SIGKILL)
         return len(first)
+
+
+def end_transient(
+    unit: str, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> list[int]:
+    """End the control group of a transient unit, and only that; the pids that the kernel does not let go."""
+    shown = host.run(["systemctl", "show", unit, "--property=ControlGroup"]).out
+    group = systemd.parse_show(shown).get("ControlGroup", "").strip("/")
+    UnitEnd.end_group(group)
+    deadline = clock() + END_S
+    while (left := members(folder_of(group)) if group else []) and clock() < deadline:
+        sleep(POLL_S)
+    host.run(["systemctl", "stop", *(["--no-block"] if left else []), unit])
+    host.forget_starts(unit)
+    return left
 
 
 def folder_of(group: str) -> Path:

@@ -29,6 +29,9 @@ WORK_METRICS: dict[str, tuple[str, ...]] = {}
 REQUEST_METRICS: tuple[str, ...] = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
 """Metrics of requests that run and that wait. There are none without --enable-metrics."""
 
+FINISHED_METRIC = "sglang:num_requests_total"
+"""Metric that counts the requests that it answered. There is none without --enable-metrics."""
+
 LOAD_PATHS: tuple[str, ...] = ("/v1/loads?include=core",)
 """Where its schedulers say the same without that flag; seen in 0.5.23, older versions answer 404."""
 

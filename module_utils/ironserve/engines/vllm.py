@@ -25,6 +25,9 @@ HEALTH_PATH = "/health"
 REQUEST_METRICS: tuple[str, ...] = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 """Metrics of requests that run and that wait. There are none with --disable-log-stats."""
 
+FINISHED_METRIC = "vllm:request_success_total"
+"""Metric that counts the requests that it answered, whatever they ended with."""
+
 LOAD_PATHS: tuple[str, ...] = ()
 
 WORK_METRICS: dict[str, tuple[str, ...]] = {"requests": REQUEST_METRICS,
