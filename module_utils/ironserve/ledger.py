@@ -1,9 +1,8 @@
-"""The ledger: one JSON line for every launch of a service on a host, and for every measurement; only ever appended."""
+"""The ledger: one JSON line for every launch of a service on a host, only ever appended."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,40 +11,16 @@ Records = Sequence[Mapping[str, Any]]
 """What :func:`parse` returns."""
 
 
-MEASUREMENT = "measurement"
-
-
 def read(path: Path) -> list[dict[str, Any]]:
-    """The launches of a ledger; one that is not there or cannot be read has none."""
+    """The records of a ledger; one that is not there or cannot be read has none."""
     try:
-        return launches(parse(path.read_text(errors="replace")))
+        return parse(path.read_text(errors="replace"))
     except OSError:
         return []
 
 
-def launches(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the records that tell of a launch: what says nothing else does."""
-    return [record for record in records if "event" not in record]
-
-
-def measurements(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the records that tell of a measurement."""
-    return [record for record in records if record.get("event") == MEASUREMENT]
-
-
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a line, which is on the disk then; after a line that a crash cut off it is a line of its own."""
-    with path.open("ab+") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        cut = b"\n" if end and file.read(1) != b"\n" else b""
-        file.write(cut + json.dumps(record, sort_keys=True).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def parse(text: str) -> list[dict[str, Any]]:
-    """All records of a ledger; a line that a crash cut off is left out."""
+    """The records of a ledger; a line that a crash cut off is left out."""
     records = []
     for line in text.splitlines():
         try:

@@ -338,7 +338,10 @@ class Service:
         return env, config
 
     def _records(self) -> list[dict[str, Any]]:
-        return ledger.read(self.ledger)  # none where it cannot be read: that nothing can be recorded is told then
+        try:
+            return ledger.parse(host.read_text(self.ledger) or "")
+        except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
+            return []
 
     def _took_effect(self, gate: Gate, release: Mapping[str, Any]) -> dict[str, Any]:
         """What the server runs with. It judges nothing: a server that is ready stays so, whatever goes wrong here."""
