@@ -21,7 +21,7 @@ NO_GPU = "none"
 def read(
     gpus: Collection[str] = (), timeout_s: float = LOOK_S, proc: Path = PROC, look: Callable[..., Reading] = nvml.look
 ) -> dict[str, Any]:
-    """``gpu_family gpus driver interconnect kernel cpu`` of a host; a driver that hangs costs ``timeout_s`` and no more.
+    """``gpu_family gpus driver interconnect kernel cpu`` of a host; a driver that hangs costs ``timeout_s``, no more.
 
     Args:
         gpus: UUIDs of those that count; empty, all.
