@@ -139,7 +139,8 @@ class Service:
             answer["notices"] = [f"{self.name}: {note}" for note in answer["took_effect"]["notes"]]
         if done and gated:
             effect = answer.get("took_effect")
-            more = {"phase": gate.reading.phase, "steps": dict(steps or {})}
+            watched = {"phase": gate.reading.phase, "elapsed_s": round(gate.elapsed_s(), 2)}
+            more = {**watched, "steps": dict(steps or {})}
             unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect, more)
             answer["notices"] = [*answer.get("notices", []), *unrecorded]
         if verdict.verdict in BAD:
