@@ -44,6 +44,12 @@ options:
     description: What the site says of cleanups, as C(ironserve_cleanup) has it. M(gpu_cleanup) documents the keys.
     type: dict
     default: {}
+  steps:
+    description:
+      - With O(state=started), seconds of what was done before the start, by step, C(drain), C(clean), C(prove_nccl), as
+        far as it was done. The ledger keeps them with the launch.
+    type: dict
+    default: {}
   secrets:
     description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
     type: dict
@@ -195,6 +201,7 @@ def main() -> None:
             "release": {"type": "str", "default": ""},
             "causes": {"type": "list", "elements": "dict", "default": []},
             "cleanup": {"type": "dict", "default": {}},
+            "steps": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "reason": {"type": "str", "default": ""},
             "stop_timeout_s": {"type": "float", "default": 180},
@@ -209,7 +216,9 @@ def main() -> None:
         if want["state"] == "stopped":
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
-            answer = service.started(want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"])
+            answer = service.started(
+                want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"], want["steps"]
+            )
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     for notice in answer.pop("notices", []):

@@ -1,4 +1,4 @@
-"""The ledger: one JSON line for every launch of a service on a host, only ever appended."""
+"""The ledger: one JSON line for every launch of a service on a host and for every measurement, only ever appended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a ledger; one that is not there or cannot be read has none."""
+    """The launches of a ledger; one that is not there or cannot be read has none."""
     try:
-        return parse(path.read_text(errors="replace"))
+        return launches(parse(path.read_text(errors="replace")))
     except OSError:
         return []
 
@@ -30,6 +30,16 @@ def parse(text: str) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
     return records
+
+
+def launches(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of them that are launches."""
+    return [record for record in records if "event" not in record]
+
+
+def measurements(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of them that are measurements of a running server."""
+    return [record for record in records if record.get("event") == "measurement"]
 
 
 def expected_s(records: Iterable[dict[str, Any]], release_id: str) -> float | None:
@@ -73,6 +83,16 @@ def good_releases(
     return found
 
 
+def model(release: Mapping[str, Any]) -> dict[str, str]:
+    """The model of a release, ``name path revision``."""
+    told = release.get("model", {})
+    return {
+        "name": release.get("model_name", ""),
+        "path": told.get("path", ""),
+        "revision": told.get("revision", ""),
+    }
+
+
 def record(
     release: Mapping[str, Any],
     start: Mapping[str, str],
@@ -80,6 +100,7 @@ def record(
     reason: str,
     timings: Mapping[str, float],
     took_effect: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> str:
     """A line for the ledger.
 
@@ -90,9 +111,13 @@ def record(
         reason: of a verdict that is not ``ready``.
         timings: seconds to each phase.
         took_effect: what a server that is ready runs with, see ``Gate.took_effect``.
+        more: what else is known of the launch: ``phase elapsed_s hardware nccl_version steps``.
     """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}
+    entry |= {key: release[key] for key in ("flags", "env") if key in release}  # no secret is in either
+    entry |= {"engine_version": release.get("lock", {}).get("engine_version", ""), "model": model(release)}
+    entry |= more or {}
     if release.get("accepted"):  # rules that a person overruled for this launch
         entry["accepted"] = release["accepted"]
     if took_effect is not None:

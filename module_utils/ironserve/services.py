@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import evidence, host, ledger, probe, secrets, systemd
+from . import evidence, hardware, host, ledger, packages, probe, secrets, systemd
 from .gate import Gate
 from .judge import BAD, START_LIMIT
 from .releases import Releases
@@ -72,6 +72,7 @@ class Service:
         slice_s: float,
         causes: Sequence[Mapping[str, Any]] = (),
         cleanup: Mapping[str, Any] | None = None,
+        steps: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
 
@@ -81,6 +82,7 @@ class Service:
             slice_s: seconds to watch; 0 waits for the verdict.
             causes: known causes of a failed start.
             cleanup: what the site says of cleanups (``ironserve_cleanup``).
+            steps: seconds of what was done before the start, for the ledger.
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
@@ -137,7 +139,9 @@ class Service:
             answer["notices"] = [f"{self.name}: {note}" for note in answer["took_effect"]["notes"]]
         if done and gated:
             effect = answer.get("took_effect")
-            unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect)
+            watched = {"phase": gate.reading.phase, "elapsed_s": round(gate.elapsed_s(), 2)}
+            more = {**watched, "steps": dict(steps or {})}
+            unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect, more)
             answer["notices"] = [*answer.get("notices", []), *unrecorded]
         if verdict.verdict in BAD:
             kept = evidence.keep(self.name, release, self.secrets, gate.reading, gate.signals())
@@ -339,7 +343,7 @@ class Service:
 
     def _records(self) -> list[dict[str, Any]]:
         try:
-            return ledger.parse(host.read_text(self.ledger) or "")
+            return ledger.launches(ledger.parse(host.read_text(self.ledger) or ""))
         except OSError:  # no forecast then; that nothing can be recorded is told when it is tried
             return []
 
@@ -358,9 +362,15 @@ class Service:
         reason: str,
         timings: Mapping[str, float],
         took_effect: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Append to the ledger. That this fails is worth a warning and changes no verdict."""
         at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        known = {
+            "hardware": hardware.read(release.get("gpus", [])),
+            "nccl_version": (took_effect or {}).get("nccl", {}).get("version") or locked_nccl(release),
+            **(more or {}),
+        }
         try:
             with self.ledger.open("a") as file:
                 start = {
@@ -368,10 +378,16 @@ class Service:
                     "staged_id": host.link_target(self.releases.folder / "active") or "",
                     "invocation": host.show(self.unit).get("InvocationID", ""),
                 }
-                file.write(ledger.record(release, start, verdict, reason, timings, took_effect))
+                file.write(ledger.record(release, start, verdict, reason, timings, took_effect, known))
         except OSError as error:
             return [f"the launch could not be recorded in {self.ledger}: {error}"]
         return []
+
+
+def locked_nccl(release: Mapping[str, Any]) -> str:
+    """Version of the NCCL in the release's environment; empty where it has none, as on a CPU."""
+    folders = Path(release.get("environment", "/nowhere")).glob("lib/python3*/site-packages/nvidia_nccl_cu*.dist-info")
+    return next(iter(packages.installed(folder.name for folder in folders).values()), "")
 
 
 def rotate(log: Path) -> None:

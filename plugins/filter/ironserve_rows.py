@@ -431,7 +431,7 @@ class FilterModule:
     """The filters by name."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        """Rows of playbooks/status.yml, playbooks/report.yml and playbooks/rollback.yml."""
+        """Rows of playbooks/status.yml, playbooks/outcome.yml and playbooks/rollback.yml."""
         return {
             "ironserve_status_rows": status_rows,
             "ironserve_status_columns": status_columns,

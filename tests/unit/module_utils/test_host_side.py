@@ -168,6 +168,25 @@ def test_the_ledger_survives_a_cut_off_line():
     assert ledger.expected_s(records, "r") == 50.0
 
 
+def test_a_launch_says_what_was_launched_on_what_and_a_measurement_is_none(tmp_path):
+    release = {
+        **dict.fromkeys(("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group"), "x"),
+        "lock": {"engine_version": "0.33.0"},
+        "model": {"path": "/srv/kimi", "served_name": "", "revision": "abc"},
+        "model_name": "kimi",
+        "flags": {"max-num-seqs": "16"},
+    }
+    more = {"hardware": {"cpu": "EPYC"}, "nccl_version": "2.30.7", "steps": {"drain": 4.5}}
+    file = tmp_path / "ledger.jsonl"
+    line = ledger.record(release, {"at": "t"}, "ready", "", {}, more=more)
+    file.write_text(line + '{"event": "measurement", "release_id": "x"}\n')
+    [launch] = ledger.read(file)
+    assert launch["model"] == {"name": "kimi", "path": "/srv/kimi", "revision": "abc"}
+    assert (launch["engine_version"], launch["flags"]) == ("0.33.0", {"max-num-seqs": "16"})
+    assert {key: launch[key] for key in more} == more
+    assert len(ledger.measurements(ledger.parse(file.read_text()))) == 1
+
+
 def test_expected_time_is_of_the_same_release_else_of_any():
     records = [json.loads(f'{{"release_id": "{name}", "verdict": "ready", "timings": {{"ready": {s}}}}}') for name, s in
                (("a", 10), ("a", 20), ("b", 30))]  # fmt: skip

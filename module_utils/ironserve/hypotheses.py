@@ -1,0 +1,342 @@
+"""What the ledgers of a fleet say of each hypothesis: records to sections of a report, JSON-plain. Pure.
+
+A release is a hypothesis; its launches are its trials, and its measurements what it is worth. A section is one service of
+one host group. Every figure comes with the number of runs or launches that it is the median of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from . import compare, ledger
+
+Record = Mapping[str, Any]
+Ledgers = Mapping[str, Mapping[str, Sequence[Record]]]
+"""The records of each service of each host."""
+
+VERDICTS = ("ready", "failed", "stalled", "timeout", "stopped")
+
+NEWEST = 8
+"""As many launches are shown one by one; the counts have all."""
+
+STEPS = {"drain": "drain", "clean": "stop and clean", "prove_nccl": "NCCL proof"}
+"""What a roll does before a start, in this order, with its words."""
+
+PARTS = (*STEPS.values(), "load", "capture", "proof")
+"""What the time without service is made of."""
+
+LATENCIES = ("ttft_ms", "itl_ms")
+METRICS = {
+    "output_tok_s": ("output tok/s", "faster", "slower"),
+    "ttft_ms": ("time to first token", "shorter", "longer"),
+    "itl_ms": ("inter-token latency", "shorter", "longer"),
+}
+"""Each metric of a comparison in words, and what more speed and less speed is called."""
+
+
+def sections(ledgers: Ledgers, baselines: Mapping[str, Record] | None = None) -> list[dict[str, Any]]:
+    """A section for each service of each host group, in the order of their names.
+
+    Args:
+        ledgers: what was gathered.
+        baselines: recorded baselines, measurements by ``GROUP/SERVICE``.
+    """
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for host, services in ledgers.items():
+        for service, records in services.items():
+            for record in records:
+                group = str(record.get("host_group", "?"))
+                found.setdefault((group, service), []).append({**record, "host": host})
+    return [
+        section(group, service, sorted(records, key=lambda record: str(record.get("at", ""))), baselines or {})
+        for (group, service), records in sorted(found.items())
+    ]
+
+
+def section(group: str, service: str, records: list[dict[str, Any]], baselines: Mapping[str, Record]) -> dict[str, Any]:
+    """All that is known of one service of a host group. ``records``: of all its hosts, the oldest first."""
+    launches, measured = ledger.launches(records), ledger.measurements(records)
+    releases = _releases(launches, measured)
+    recorded = baselines.get(f"{group}/{service}")
+    old, baseline_id, which = _baseline(releases, measured, recorded)
+    compared = [
+        comparison(name, old, [one for one in measured if one.get("release_id") == name])
+        for name in releases
+        if old and name != baseline_id and any(one.get("release_id") == name for one in measured)
+    ]
+    table = [
+        hypothesis(name, title, releases, launches, measured, baseline_id) for name, title in titles(releases).items()
+    ]
+    named = titles(releases)
+    return {
+        "group": group,
+        "service": service,
+        "hosts": sorted({record["host"] for record in records}),
+        "hardware": _hardware(records),
+        "hypotheses": table,
+        "baseline": which,
+        "speed": [
+            {"release_id": name, "title": named[name], "levels": levels(_of(measured, name))}
+            for name in releases
+            if _of(measured, name)
+        ],
+        "comparisons": [{**one, "title": named[one["release_id"]]} for one in compared],
+        "latency": [row for name in releases for row in _latency(named[name], _of(measured, name))],
+        "starts": [_start(launch, named) for launch in launches[-NEWEST:]],
+        "downtime": [row for name in releases for row in _downtime(named[name], launches, name)],
+        "history": [_point(one, named) for one in measured],
+        "notes": [note for one in measured for note in _notes(one, named)],
+    }
+
+
+def titles(releases: Mapping[str, Record]) -> dict[str, str]:
+    """What each release is called: its profile, with the release's id where several were made of one profile."""
+    counts = Counter(str(record.get("profile")) for record in releases.values())
+    return {
+        name: f"{record.get('profile')} {name[:6]}"
+        if counts[str(record.get("profile"))] > 1
+        else str(record["profile"])
+        for name, record in releases.items()
+    }
+
+
+def _releases(*records: Iterable[Record]) -> dict[str, Record]:
+    """Each release with its first launch, or measurement where no launch is there; in the order of their times."""
+    found: dict[str, Record] = {}
+    for record in (one for some in records for one in some):
+        found.setdefault(str(record.get("release_id")), record)
+    return found
+
+
+def _of(measured: Sequence[Record], release_id: str) -> list[Record]:
+    return [one for one in measured if one.get("release_id") == release_id]
+
+
+def _baseline(
+    releases: Mapping[str, Record], measured: Sequence[Record], recorded: Record | None
+) -> tuple[list[Record], str, str]:
+    """What to compare with: its measurements, its release and how it was chosen, in words."""
+    if recorded:
+        return [recorded], "", f"the recorded baseline ({recorded.get('profile')}, {str(recorded.get('at'))[:10]})"
+    known = [name for name in releases if _of(measured, name)]
+    named = [name for name in known if releases[name].get("profile") == "baseline"]
+    if not known:
+        return [], "", ""
+    chosen = (named or known)[0]
+    how = "the profile baseline" if named else f"the release measured first, {titles(releases)[chosen]}"
+    return _of(measured, chosen), chosen, f"{how}; no baseline is recorded for this group"
+
+
+def hypothesis(
+    name: str,
+    title: str,
+    releases: Mapping[str, Record],
+    launches: Sequence[Record],
+    measured: Sequence[Record],
+    baseline_id: str,
+) -> dict[str, Any]:
+    """A row of the table of hypotheses."""
+    own = [launch for launch in launches if launch.get("release_id") == name]
+    first = own[-1] if own else releases[name]
+    base = next((one for one in releases.values() if one.get("profile") == "baseline"), {})
+    ready = [launch["timings"]["ready"] for launch in own if "ready" in launch.get("timings", {})]
+    counts = Counter(str(launch.get("verdict")) for launch in own)
+    return {
+        "release_id": name,
+        "title": title,
+        "profile": first.get("profile"),
+        "engine": first.get("engine"),
+        "engine_version": first.get("engine_version", ""),
+        "nccl_version": first.get("nccl_version", ""),
+        "is_baseline": name == baseline_id,
+        "differs": differs(base, first) if base.get("release_id") != name else [],
+        "verdict": own[-1].get("verdict") if own else "",
+        "launches": len(own),
+        "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+        "bad": [
+            {
+                "at": launch.get("at"),
+                "host": launch["host"],
+                "verdict": launch["verdict"],
+                "phase": launch.get("phase") or _last_phase(launch),
+                "reason": launch.get("reason", ""),
+                "elapsed_s": launch.get("elapsed_s"),
+            }
+            for launch in own
+            if launch.get("verdict") not in ("ready", "stopped")
+        ],
+        "ready_s": compare.summary(ready) if ready else None,
+        "measurements": len(_of(measured, name)),
+    }
+
+
+def differs(base: Record, other: Record) -> list[str]:
+    """How a release differs from the baseline, a line each; empty where the records do not say their flags."""
+    if "flags" not in base or "flags" not in other:
+        return []
+    if base.get("engine") != other.get("engine"):  # whose flags have other names
+        shown = {**{f"--{key}": value for key, value in other["flags"].items()}, **other.get("env", {})}
+        return [f"{key} {_text(value)}".rstrip() for key, value in shown.items()]
+    lines = []
+    for kind, prefix in (("flags", "--"), ("env", "")):
+        before, now = base.get(kind, {}), other.get(kind, {})
+        lines += [f"{prefix}{key} {_text(now[key])}".rstrip() for key in now if now[key] != before.get(key)]
+        lines += [f"without {prefix}{key}" for key in before if key not in now]
+    return lines
+
+
+def _text(value: Any) -> str:
+    if value is True:
+        return ""
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _last_phase(launch: Record) -> str:
+    timings = {phase: at for phase, at in launch.get("timings", {}).items() if phase != "ready"}
+    return max(timings, key=lambda phase: timings[phase]) if timings else ""
+
+
+def levels(measured: Sequence[Record]) -> dict[str, dict[str, Any]]:
+    """Output tokens a second at each concurrency, over all runs."""
+    known = sorted({level for one in measured for level in one["levels"]}, key=int)
+    found = {
+        level: [run["output_tok_s"] for one in measured for run in one["levels"].get(level, [])] for level in known
+    }
+    return {level: compare.summary(values) for level, values in found.items() if values}
+
+
+def comparison(release_id: str, old: Sequence[Record], new: Sequence[Record]) -> dict[str, Any]:
+    """A release against the baseline: rows with words, or why they cannot be compared."""
+    usable = [one for one in new if not any(compare.differences(before, one) for before in old)]
+    reasons = [why for one in new if one not in usable for before in old for why in compare.differences(before, one)]
+    if not usable:
+        return {"release_id": release_id, "rows": [], "why_not": list(dict.fromkeys(reasons))}
+    runs = {"runs_old": _runs(old), "runs_new": _runs(usable)}
+    rows = [{**row, **runs, "words": words(row)} for row in compare.table_of_launches(old, usable)]
+    return {"release_id": release_id, "rows": rows, "why_not": list(dict.fromkeys(reasons))}
+
+
+def _runs(measured: Sequence[Record]) -> int:
+    return sum(max((len(runs) for runs in one["levels"].values()), default=0) for one in measured)
+
+
+def words(row: Record) -> str:
+    """A comparison as a person says it, never without its confidence."""
+    _, better, worse = METRICS[row["metric"]]
+    estimate = f"{abs(row['ratio'] - 1):.1%}"
+    if row["low"] is None:
+        return "undecided: too few runs for an interval, 4 or more are needed on each side"
+    interval = f"95 % sure of {row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
+    if row["verdict"] == "undecided":
+        return f"undecided: {interval}"
+    if row["verdict"] == "same":
+        return f"the same within 3 %: {interval}"
+    return f"{better if row['verdict'] == 'faster' else worse} by {estimate}: {interval}"
+
+
+def _latency(title: str, measured: Sequence[Record]) -> list[dict[str, Any]]:
+    rows = []
+    for level in sorted({level for one in measured for level in one["levels"]}, key=int):
+        runs = [run for one in measured for run in one["levels"].get(level, [])]
+        told = {
+            metric: {key: median(run[metric][key] for run in runs) for key in ("p50", "p95", "p99")}
+            for metric in LATENCIES
+            if runs and all(run.get(metric) for run in runs)
+        }
+        failed = sum(run.get("failed", 0) for run in runs)
+        rows.append({"title": title, "level": level, "runs": len(runs), "failed": failed, **told})
+    return rows
+
+
+def phases(launch: Record) -> dict[str, float]:
+    """Seconds of each phase of a start, in their order; the last one ends with the verdict, where that is known."""
+    timings = dict(launch.get("timings", {}))
+    ended = timings.pop("ready", launch.get("elapsed_s"))
+    began = sorted(timings.items(), key=lambda item: item[1])
+    ends = [at for _, at in began[1:]] + ([ended] if ended is not None else [])
+    found = {"before the log": began[0][1]} if began and began[0][1] > 0 else {}
+    found |= {name: round(max(0.0, end - at), 2) for (name, at), end in zip(began, ends)}
+    return found
+
+
+def _start(launch: Record, named: Mapping[str, str]) -> dict[str, Any]:
+    steps = {STEPS[key]: launch["steps"][key] for key in STEPS if key in launch.get("steps", {})}
+    return {
+        "title": named[str(launch.get("release_id"))],
+        "at": launch.get("at"),
+        "host": launch["host"],
+        "verdict": launch.get("verdict"),
+        "parts": {**steps, **phases(launch)},
+    }
+
+
+def _downtime(title: str, launches: Sequence[Record], release_id: str) -> list[dict[str, Any]]:
+    """Where the time without service went, the median of the launches that became ready."""
+    own = [one for one in launches if one.get("release_id") == release_id and one.get("verdict") == "ready"]
+    if not own:
+        return []
+    each = [_parts(launch) for launch in own]
+    told = {part: round(median(parts.get(part, 0.0) for parts in each), 2) for part in PARTS}
+    return [{"title": title, "launches": len(own), "parts": {part: s for part, s in told.items() if s}}]
+
+
+def _parts(launch: Record) -> dict[str, float]:
+    """Drain, clean and proof of NCCL as the roll did them; of the start what comes before, in and after the capture."""
+    found = {STEPS[key]: float(s) for key, s in launch.get("steps", {}).items() if key in STEPS}
+    part = "load"
+    for name, seconds in phases(launch).items():
+        if "captur" in name:
+            part = "capture"
+        elif part == "capture" or name in ("starting HTTP server", "warming up", "serving"):
+            part = "proof"
+        found[part] = found.get(part, 0.0) + seconds
+    return found
+
+
+def _point(one: Record, named: Mapping[str, str]) -> dict[str, Any]:
+    told = levels([one])
+    return {
+        "at": one.get("at"),
+        "host": one["host"],
+        "title": named[str(one.get("release_id"))],
+        "levels": {level: told[level] for level in dict.fromkeys([*list(told)[:1], *list(told)[-1:]])},
+    }
+
+
+def _hardware(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The newest that each host said of itself, hosts that are alike together."""
+    newest = {record["host"]: record["hardware"] for record in records if record.get("hardware")}
+    alike: dict[str, dict[str, Any]] = {}
+    for host, told in sorted(newest.items()):
+        counts = Counter(told.get("gpus", []))
+        gpus = ", ".join(f"{count} x {name}" for name, count in counts.items())
+        shown = {**told, "gpus": gpus}
+        alike.setdefault(repr(sorted(shown.items())), {**shown, "hosts": []})["hosts"].append(host)
+    return list(alike.values())
+
+
+def _notes(one: Record, named: Mapping[str, str]) -> list[str]:
+    """What is to be known of a measurement before its figures are believed: disturbance, clocks, throttling."""
+    who = f"{named[str(one.get('release_id'))]} on {one['host']}, {str(one.get('at'))[:16].replace('T', ' ')}"
+    notes = [f"{who}: disturbed, {one['disturbed']}"] if one.get("disturbed") else []
+    reasons: dict[str, list[float]] = {}
+    for gpu in one.get("gpus", []):
+        for reason, share in gpu.get("throttled", {}).items():
+            reasons.setdefault(reason, []).append(share)
+    notes += [
+        f"{who}: {len(shares)} GPU{'s' if len(shares) > 1 else ''} throttled ({reason}) for up to {max(shares):.0%} of the run"
+        for reason, shares in reasons.items()
+        if max(shares) > 0
+    ]
+    clocks = [gpu["sm_clock_mhz"]["median"] for gpu in one.get("gpus", []) if gpu.get("sm_clock_mhz")]
+    heat = [gpu["temperature_c"]["max"] for gpu in one.get("gpus", []) if gpu.get("temperature_c")]
+    power = [gpu["power_w"]["median"] for gpu in one.get("gpus", []) if gpu.get("power_w")]
+    if clocks:
+        said = [f"SM clocks {min(clocks):.0f} to {max(clocks):.0f} MHz"]
+        said += [f"{min(power):.0f} to {max(power):.0f} W a GPU"] if power else []
+        said += [f"up to {max(heat):.0f} °C"] if heat else []
+        notes.append(f"{who}: {', '.join(said)}")
+    return notes
