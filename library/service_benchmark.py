@@ -38,10 +38,6 @@ options:
     description: User that the client runs as.
     type: str
     default: ironserve
-  hardware:
-    description: What the site says of the host's hardware, for the record.
-    type: dict
-    default: {}
   tune:
     description: Which tune measures, C(id) and C(round). Empty, none does.
     type: dict
@@ -112,7 +108,6 @@ def main() -> None:
             "client": {"type": "dict", "required": True},
             "load": {"type": "dict", "required": True},
             "user": {"type": "str", "default": "ironserve"},
-            "hardware": {"type": "dict", "default": {}},
             "tune": {"type": "dict", "default": {}},
             "timeout_s": {"type": "float", "default": 7200},
             "slice_s": {"type": "float", "default": 0},
@@ -125,7 +120,7 @@ def main() -> None:
     if not systemd.SERVICE_NAME.fullmatch(name):
         module.fail_json(msg=f'"{name}" {systemd.SERVICE_NAME_RULE}')
     benchmark = Benchmark(name, want["environment"], want["load"], want["user"], want["timeout_s"])
-    start = {key: want[key] for key in ("client", "hardware", "tune")}
+    start = {key: want[key] for key in ("client", "tune")}
     try:
         if module.check_mode:
             module.exit_json(

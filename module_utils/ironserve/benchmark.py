@@ -226,13 +226,12 @@ def record(
     """
     release, runs = plan.release, measured(steps)
     windows = [(float(run["began"]), float(run["ended"])) for run in runs]
-    model = release["model"]
     return {
-        "event": ledger.MEASUREMENT,
+        "event": "measurement",
         "invocation": plan.invocation,
         **{key: release[key] for key in ("release_id", "profile", "engine", "lock_id", "host_group")},
         "engine_version": release["lock"]["engine_version"],
-        "model": {"name": release["model_name"], "path": model["path"], "revision": model.get("revision", "")},
+        "model": ledger.model(release),
         "load": {**plan.load, "prompts": prompts.digest(plan.load)},
         "levels": {
             str(level): [run["run"] for run in runs if run["level"] == level] for level in plan.load["concurrencies"]
@@ -306,7 +305,7 @@ class Benchmark:
         """Measure, or attach to what measures, for a slice.
 
         Args:
-            start: what the record says of client, hardware and tune.
+            start: what the record says of client and tune.
             cursor: what the slice before returned, empty at first.
             slice_s: seconds to wait now; 0 waits for the end.
         """
@@ -365,7 +364,7 @@ class Benchmark:
             "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "staged_id": host.link_target(self.releases.folder / "active") or "",
             **{key: value for key, value in start.items() if value},
-            "hardware": hardware.look(start.get("hardware") or {}, plan.release.get("gpus", ())),
+            "hardware": hardware.read(plan.release.get("gpus", ())),
         }
         samples = gpu_samples.parse(host.read_foreign(plan.folder / SAMPLES, SAMPLES_BYTES) or "")
         found = record(plan, steps, samples, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,17 @@ def read(path: Path) -> list[dict[str, Any]]:
         return launches(parse(path.read_text(errors="replace")))
     except OSError:
         return []
+
+
+def append(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add a line, which is on the disk then; after a line that a crash cut off it is a line of its own."""
+    with path.open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        cut = b"\n" if end and file.read(1) != b"\n" else b""
+        file.write(cut + json.dumps(entry, sort_keys=True).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def parse(text: str) -> list[dict[str, Any]]:

@@ -136,9 +136,7 @@ VARIABLES: dict[str, Key] = {
             "timeout_s": Key("number", "seconds that a measurement may take", low=1),
         },
     ),
-    "ironserve_baselines": Key(
-        "str", "folder on the controller for the recorded baselines, by host group and service"
-    ),
+    "ironserve_baselines": Key("str", "folder on the controller for the recorded baselines, by host group and service"),
     "ironserve_address": Key("str", "name or address under which routers reach the host"),
     "ironserve_routers": Key(
         "list",
