@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from deploys import ROOT, UNIT, Fleet, lines_with, recap, standin_hosts
 
 FILE = "/var/lib/ironserve/lease.json"
+HELD = r"held by a run of eva@laptop that began 1[2-5] min ago"
+"""As :func:`hold` has it; a busy machine may take a minute until somebody reads it."""
 ACCEPT = "accept=host-driver-missing,flag-unknown,host-leased"
 
 
@@ -122,7 +125,7 @@ def test_a_lease_that_has_expired_keeps_nobody_out_and_one_that_has_not_is_left_
     assert lines_with(result.stdout, ["[h1] lease: take the lease, that of eva@laptop has expired"])
     lease = hold(fleet, "h1")
     refused = fleet.play("-l", "h1", playbook=roll(fleet), check=False)
-    assert "h1 is held by a run of eva@laptop that began 12 min ago" in refused.stdout
+    assert re.search(rf"h1 is {HELD}", refused.stdout)
     assert held(fleet, "h1") == lease
     checked = fleet.play("-l", "h2", "--check", playbook=roll(fleet))
     assert recap(checked.stdout, "h2")["failed"] == 0
@@ -135,7 +138,7 @@ def test_a_deploy_to_a_host_that_somebody_has_is_refused_before_anything_and_may
     refused = fleet.play(*words, check=False)
     assert refused.returncode == 2
     said = " ".join(refused.stdout.split())
-    assert "error: host: lease: held by a run of eva@laptop that began 12 min ago" in said
+    assert re.search(rf"error: host: lease: {HELD}", said)
     assert "nothing was touched: host-leased stands against it on h1" in said
     assert (fleet.main_pid("h1"), held(fleet, "h1")) == (pid, lease)
     assert fleet.status("h1")["note"].startswith("held by a run of eva@laptop")
@@ -246,7 +249,7 @@ def test_services_of_a_host_that_a_run_has_are_not_stopped_unless_that_is_meant(
         refused = fleet.play(*words[1:], playbook=words[0], check=False)
         assert refused.returncode == 2
         assert "nothing was touched:" in refused.stdout
-        assert refused.stdout.count("h1 is held by a run of eva@laptop that began 12 min ago") >= 1
+        assert re.search(rf"h1 is {HELD}", refused.stdout)
         assert (fleet.main_pid("h1"), held(fleet, "h1")) == (pid, lease)
     fleet.play("-l", "h1", "-e", "accept=host-leased", playbook="playbooks/stop.yml")
     assert (fleet.main_pid("h1"), held(fleet, "h1")) == (0, lease)

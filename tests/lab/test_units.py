@@ -44,7 +44,9 @@ def served(fleet):
 def wait(fleet: Fleet, condition: str, seconds: int = 30) -> None:
     """Wait until a shell condition holds on h1."""
     script = f"for i in $(seq {seconds * 10}); do {condition} && exit; sleep 0.1; done; exit 1"
-    assert fleet.lab.exec("h1", ["sh", "-c", script], check=False).returncode == 0, f"{condition}: not in {seconds} s"
+    if fleet.lab.exec("h1", ["sh", "-c", script], check=False).returncode:
+        seen = fleet.shell("h1", f"systemctl status {UNIT} --no-pager; tail -n 30 /var/log/ironserve/main.log || true")
+        raise AssertionError(f"{condition}: not in {seconds} s\n{seen}")
 
 
 def show(fleet: Fleet, name: str) -> str:
@@ -247,13 +249,14 @@ def test_a_busy_server_is_never_ended_by_the_watchdog(served):
 
 
 def test_a_start_that_moves_is_left_alone_over_a_reload_of_systemd_too(served):
-    served.model("h1", {"phases": {"weights": {"delay_s": 12}}, "weights": {"shards": 12, "seconds": 12}})
-    served.profile("moves", stall_timeout_s=4, flags={"max-num-seqs": 3, "load-format": "auto"})
+    # A shard a second, longer than the limit; shorter than that limit no busy machine keeps the stand-in from running.
+    served.model("h1", {"phases": {"weights": {"delay_s": 14}}, "weights": {"shards": 14, "seconds": 14}})
+    served.profile("moves", stall_timeout_s=8, flags={"max-num-seqs": 3, "load-format": "auto"})
     command = served.command("-l", "h1", "-e", "profile=moves")
     run = subprocess.Popen(command, cwd=ROOT, env=served.environment(), stdout=subprocess.PIPE, text=True)
     lines = iter(run.stdout)
     assert any("loading weights" in line for line in lines), "the run never showed the phase"
-    wait(served, "grep -q 'Completed | 7/12' /var/log/ironserve/main.log")
+    wait(served, "grep -q 'Completed | 9/14' /var/log/ironserve/main.log")
     served.shell("h1", "systemctl daemon-reload")
     rest = "".join(lines)
     assert run.wait() == 0, rest

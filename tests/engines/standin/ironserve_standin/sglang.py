@@ -290,6 +290,7 @@ class Sglang(Engine):
             self.say("draining", remaining=remaining, rids=[f"request-{number}" for number in range(remaining)])
             if not remaining:
                 break
+        self.server.finish_answers()
         self.crew.signal(signal.SIGKILL)
         self.say("sigterm_end")
         leave(0)

@@ -237,6 +237,7 @@ class Vllm(Engine):
         self.crew.signal(signal.SIGTERM)
         self.crew.reap(limit_s=4)
         self.say("sigterm_end")
+        self.server.finish_answers()
         self.say("http_end")
         leave(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import socket
+import threading
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,9 @@ from socketserver import TCPServer
 from typing import Any, Callable, Union
 
 Body = Union[str, dict[str, Any], None]
+
+ANSWERS_S = 5.0
+"""For a client that reads nothing."""
 
 
 class Reply:
@@ -53,10 +57,17 @@ class Server(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__((host, port), Handler, bind_and_activate=False)
         self.site = site
+        self.answering = 0
+        self.answered = threading.Condition()
 
     def server_bind(self) -> None:
         """Bind without the reverse lookup of HTTPServer, which may take seconds on a host without DNS."""
         TCPServer.server_bind(self)
+
+    def finish_answers(self) -> None:
+        """Wait until all that was generated is sent, as uvicorn does before it ends."""
+        with self.answered:
+            self.answered.wait_for(lambda: not self.answering, timeout=ANSWERS_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""
@@ -77,7 +88,14 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = self.path.split("?", 1)[0]
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._send(self._reply(path, body))
+        with self.server.answered:
+            self.server.answering += 1
+        try:
+            self._send(self._reply(path, body))
+        finally:
+            with self.server.answered:
+                self.server.answering -= 1
+                self.server.answered.notify_all()
 
     do_GET = do_POST = do_HEAD = _answer  # noqa: N815 - the names are http.server's
 
