@@ -140,6 +140,4 @@ def _read(text: str) -> dict[str, Any]:
 
 def _why(errors: Sequence[str]) -> str:
     """The last line of the first error: before it stands a traceback."""
-    lines = [line.strip() for error in errors for line in error.splitlines() if line.strip()]
-    first = next((error.strip().splitlines()[-1] for error in errors if error.strip()), "")
-    return first if lines else "the streams were empty"
+    return next((error.strip().splitlines()[-1] for error in errors if error.strip()), "the streams were empty")
