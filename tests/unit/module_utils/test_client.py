@@ -1,8 +1,8 @@
 """The benchmark client: what it is asked, and what is read of its results.
 
 The results in tests/fixtures/client are whole files of vllm bench serve 0.32.0, eight requests of 60 words for 32
-tokens, one at a time: from the real vLLM 0.32.0 (vllm.json) and SGLang 0.5.23 (sglang.json) on a CPU, from the stand-in engine
-(standin.json), and from the stand-in engine when it fails inside every request (failed.json).
+tokens, one at a time: from the real vLLM 0.32.0 (vllm.json) and SGLang 0.5.23 (sglang.json) on a CPU, from the
+stand-in engine (standin.json), and from the stand-in engine when it fails inside every request (failed.json).
 """
 
 from __future__ import annotations
