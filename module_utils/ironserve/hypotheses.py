@@ -1,7 +1,7 @@
 """What the ledgers of a fleet say of each hypothesis: records to sections of a report, JSON-plain. Pure.
 
-A release is a hypothesis; its launches are its trials, and its measurements what it is worth. A section is one service of
-one host group. Every figure comes with the number of runs or launches that it is the median of.
+A release is a hypothesis; its launches are its trials, and its measurements what it is worth. A section is one service
+of one host group. Every figure comes with the number of runs or launches that it is the median of.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _notes(one: Record, named: Mapping[str, str]) -> list[str]:
         for reason, share in gpu.get("throttled", {}).items():
             reasons.setdefault(reason, []).append(share)
     notes += [
-        f"{who}: {len(shares)} GPU{'s' if len(shares) > 1 else ''} throttled ({reason}) for up to {max(shares):.0%} of the run"
+        f"{who}: {len(shares)} GPU{'s' if len(shares) > 1 else ''} throttled ({reason}), up to {max(shares):.0%} of the run"
         for reason, shares in reasons.items()
         if max(shares) > 0
     ]
