@@ -15,16 +15,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 from pygal.style import Style
 
-from .hypotheses import METRICS, PARTS, VERDICTS
+from .hypotheses import METRICS, PARTS
 from .slices import duration
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#999999")
 """Okabe and Ito's, told apart by colour-blind people too; without black and yellow, which a background swallows."""
 
 WIDTH, HEIGHT = 430, 330
-BAR = 30
-"""Height of a bar and its gap."""
-
 Section = Mapping[str, Any]
 
 STYLE = Style(
@@ -40,11 +37,11 @@ STYLE = Style(
     opacity="1",
     opacity_hover="1",
     ci_colors=COLOURS,
-    label_font_size=12,
-    major_label_font_size=12,
+    label_font_size=13,
+    major_label_font_size=13,
     legend_font_size=12,
     title_font_size=14,
-    value_font_size=11,
+    value_font_size=13,
     stroke_width="2.5",
 )
 
@@ -57,16 +54,18 @@ def render(told: Mapping[str, Any], template: str) -> str:
         template: text of the page's template.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"duration": duration, "number": number, "day": day, "forest": forest}
+    environment.filters |= {"duration": duration, "number": number, "day": day, "forest": forest, "bar": bar}
     drawn = [{**section, "charts": charts(section)} for section in told["sections"]]
     text: str = environment.from_string(template).render(
-        {**told, "sections": drawn, "metrics": METRICS, "verdicts": VERDICTS}
+        {**told, "sections": drawn, "metrics": METRICS, "parts": dict(zip(PARTS, COLOURS))}
     )
     return text
 
 
 def number(value: float) -> str:
     """Three digits that count, or the whole number: ``63.6``, ``2,370``."""
+    if not value:
+        return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
@@ -75,22 +74,14 @@ def day(at: Any) -> str:
     return str(at)[5:16].replace("T", " ")
 
 
-def charts(section: Section) -> dict[str, Markup]:
-    """The charts of a section by name; those are left out that nothing is known for."""
-    drawn = {
-        "speed": _speed(section["speed"]),
-        "starts": _bars(
-            "Start-up, by phase",
-            [(f"{one['title']} {day(one['at'])}{_mark(one['verdict'])}", one["parts"]) for one in section["starts"]],
-        ),
-        "downtime": _bars(
-            "Time without service, median of launches",
-            [(f"{one['title']} (n={one['launches']})", one["parts"]) for one in section["downtime"]],
-            PARTS,
-        ),
-        **_histories(section["history"]),
+def charts(section: Section) -> dict[str, dict[str, Any]]:
+    """The charts of a section by name, each with its ``svg`` and the ``legend`` of its lines."""
+    drawn = {"speed": _speed(section["speed"]), **_histories(section["history"])}
+    return {
+        name: {"svg": _svg(chart), "legend": [(line["title"], colour) for (_, line), colour in zip(chart.raw_series, COLOURS)]}
+        for name, chart in drawn.items()
+        if chart
     }
-    return {name: _svg(chart) for name, chart in drawn.items() if chart}
 
 
 def _svg(chart: pygal.Graph) -> Markup:
@@ -106,15 +97,11 @@ def _without_script(root: Any) -> Any:
     return root
 
 
-def _mark(verdict: str) -> str:
-    return "" if verdict == "ready" else f" ✗ {verdict}"
-
-
-def _options(title: str, **more: Any) -> dict[str, Any]:
+def _options(title: str) -> dict[str, Any]:
+    """The legend is the page's, where it has room to wrap."""
     return {
-        "title": title, "style": STYLE, "js": [], "width": WIDTH, "height": HEIGHT, "legend_at_bottom": True,
-        "legend_at_bottom_columns": 2, "legend_box_size": 10, "truncate_label": -1, "truncate_legend": -1,
-        "dots_size": 4, "disable_xml_declaration": True, "margin": 8, "show_y_guides": True, **more,
+        "title": title, "style": STYLE, "js": [], "width": WIDTH, "height": HEIGHT, "show_legend": False, "dots_size": 4,
+        "disable_xml_declaration": True, "margin": 8, "margin_right": 34, "y_title": "output tok/s",
     }  # fmt: skip
 
 
@@ -123,46 +110,28 @@ def _speed(releases: Sequence[Mapping[str, Any]]) -> pygal.Line | None:
     if not known:
         return None
     chart = pygal.Line(
-        **_options("Output tokens a second, by concurrency", x_title="requests at a time", y_title="tok/s, log scale"),
-        logarithmic=True, value_formatter=number,
+        **_options("Speed by concurrency (logarithmic)"), x_title="requests at a time", logarithmic=True,
+        value_formatter=number,
     )  # fmt: skip
     chart.x_labels = known
+    ends = [one["levels"][level][end] for one in releases for level in one["levels"] for end in ("low", "high")]
+    chart.y_labels = _round_speeds(min(ends), max(ends))
     for one in releases:
         chart.add(one["title"], [_with_spread(one["levels"].get(level)) for level in known])
     return chart
 
 
+def _round_speeds(lowest: float, highest: float) -> list[float]:
+    """1, 2, 5, 10, 20 and so on, from the last that is not above the lowest to the first that is not below the highest."""
+    steps = [digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5)]
+    first = max((place for place, step in enumerate(steps) if step <= lowest), default=0)
+    last = next((place for place, step in enumerate(steps) if step >= highest), len(steps) - 1)
+    return steps[first : last + 1]
+
+
 def _with_spread(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A point with its quartiles."""
     return summary and {"value": summary["median"], "ci": {"low": summary["low"], "high": summary["high"]}}
-
-
-def _bars(
-    title: str, rows: Sequence[tuple[str, Mapping[str, float]]], order: Sequence[str] = ()
-) -> pygal.HorizontalStackedBar | None:
-    rows = [(label, parts) for label, parts in rows if parts]
-    if not rows:
-        return None
-    names = list(dict.fromkeys([name for _, parts in rows for name in parts]))
-    names.sort(key=lambda name: order.index(name) if name in order else len(order))
-    height = 100 + BAR * len(rows) + 20 * ((len(names) + 1) // 2)
-    chart = pygal.HorizontalStackedBar(
-        **_options(title, height=height, show_x_guides=True, show_y_guides=False), value_formatter=duration,
-        x_labels_major_count=4, show_minor_x_labels=False,
-    )  # fmt: skip
-    longest = max(sum(parts.values()) for _, parts in rows)
-    chart.y_labels = _ticks(longest)
-    chart.x_labels = [label for label, _ in reversed(rows)]  # pygal begins at the bottom
-    for name in names:
-        chart.add(name, [parts.get(name) for _, parts in reversed(rows)])
-    return chart
-
-
-def _ticks(longest: float) -> list[float]:
-    """Round times up to the longest, five at most."""
-    steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200)
-    step = next((step for step in steps if longest / step <= 4), int(longest / 4) or 1)
-    return [float(step * count) for count in range(int(longest // step) + 2)]
 
 
 def _histories(points: Sequence[Mapping[str, Any]]) -> dict[str, pygal.DateTimeLine]:
@@ -172,15 +141,13 @@ def _histories(points: Sequence[Mapping[str, Any]]) -> dict[str, pygal.DateTimeL
     for name, level in zip(("history_low", "history_high"), dict.fromkeys([*known[:1], *known[-1:]])):
         title = "Single-stream over time" if level == "1" else f"{level} requests at a time, over time"
         chart = pygal.DateTimeLine(
-            **_options(title, y_title="tok/s", x_label_rotation=30), value_formatter=number,
+            **_options(title), value_formatter=number,
             x_value_formatter=lambda at: f"{at:%m-%d %H:%M}",
         )  # fmt: skip
         ordered = [point for point in points if level in point["levels"]]
-        # A label for each point would be unreadable from a dozen on.
-        times = [_time(point["at"]) for point in ordered]
-        chart.x_labels = sorted({times[0], times[len(times) // 2], times[-1]})
+        chart.x_labels = [_time(ordered[place]["at"]) for place in dict.fromkeys((0, len(ordered) - 1))]
         values = [point["levels"][level]["median"] for point in ordered]
-        chart.range = (0, max(values) * 1.1)
+        chart.range = (0, max(values))
         for host in dict.fromkeys(point["host"] for point in ordered):
             own = [point for point in ordered if point["host"] == host]
             chart.add(host, [(_time(point["at"]), point["levels"][level]["median"]) for point in own])
@@ -208,3 +175,18 @@ def forest(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Markup:
         f'<svg class="forest {row["verdict"]}" role="img" aria-label="{words}"><line class="zero" x1="50%" x2="50%" '
         f'y1="0" y2="100%"/>{interval}<circle cx="{at(row["ratio"])}" cy="50%" r="4"/></svg>'
     )
+
+
+def bar(parts: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Parts one after the other, on a scale that all rows share."""
+    longest, at, drawn = max(sum(row["parts"].values()) for row in rows), 0.0, []
+    for name, colour in zip(PARTS, COLOURS):
+        width = 100 * parts.get(name, 0.0) / longest
+        if width:
+            label = f"{name} {duration(parts[name])}"
+            drawn.append(
+                f'<rect class="bar" x="{at:.2f}%" width="{width:.2f}%" height="100%" fill="{colour}">'
+                f"<title>{label}</title></rect>"
+            )
+        at += width
+    return Markup(f'<svg class="bars" role="img">{"".join(drawn)}</svg>')  # noqa: S704  our own words and numbers

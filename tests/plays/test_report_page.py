@@ -34,7 +34,7 @@ addEventListener("load", () => { const seen = document.querySelector("#probe").c
     width: root.scrollWidth, title: seen.title, outside, smallest: Math.min(...small),
     figures: Object.fromEntries([...seen.querySelectorAll("section")].map(section => [section.querySelector("h2").textContent,
       Object.fromEntries([...section.querySelectorAll("figure")].map(figure => [figure.dataset.chart,
-        figure.querySelectorAll(".dot, .bar").length]))])),
+        figure.querySelectorAll("circle.dot, rect.bar").length]))])),
     shown: seen.body.innerText, scripts: seen.scripts.length, intervals: seen.querySelectorAll(".forest .interval").length,
   })})); });
 </script>"""
@@ -45,7 +45,7 @@ def told():
     absent = {
         "gpu-a04": {
             "why": "ssh: connect to host gpu-a04 port 22: timed out",
-            "copy": "its newest record was copied 2026-11-28",
+            "kept": "its newest record was copied 2026-11-28",
         }
     }
     return {"at": "2026-11-30T22:50:00Z", "absent": absent, "sections": hypotheses.sections(report_story.ledgers(EVIL))}
@@ -102,7 +102,7 @@ def test_the_page_fits_its_charts_have_marks_and_nothing_complains(file, width):
     assert blackwell["speed"] == 3 * 4
     assert blackwell["history_low"] == blackwell["history_high"] == 6
     assert blackwell["starts"] > 40
-    assert blackwell["downtime"] == 3 * 6
+    assert blackwell["downtime"] == 3 * 8
     assert lab["speed"] == 2 * 2
     # Hosts' words are text: no script came of them.
     assert (seen["title"], seen["scripts"]) == ("Ironserve: launches and measurements", 0)
@@ -121,7 +121,7 @@ def test_what_a_person_reads(file):
     assert re.search(r"output tok/s, 128 at a time 2,3\d\d n=\d+ 1,5\d\d n=5 slower by 3[456]\.\d%", shown)
     assert "undecided: too few runs for an interval" in shown  # three runs a side in the lab
     assert "37 requests of others ran meanwhile" in shown
-    assert "2 GPUs throttled (power cap) up to 31% of the run" in shown
+    assert "2 GPUs throttled (power cap), up to 31% of the run" in shown
     assert "8 x NVIDIA RTX PRO 6000 Blackwell Server Edition (sm120), PCIe switch, driver 580.95.05" in shown
 
 
