@@ -1,7 +1,7 @@
 """What the ledgers of a fleet say of each hypothesis: records to sections of a report, JSON-plain. Pure.
 
-A release is a hypothesis; its launches are its trials, and its measurements what it is worth. A section is one service of
-one host group. Every figure comes with the number of runs or launches that it is the median of.
+A release is a hypothesis; its launches are its trials, and its measurements what it is worth. A section is one service
+of one host group. Every figure comes with the number of runs or launches that it is the median of.
 """
 
 from __future__ import annotations
@@ -25,8 +25,20 @@ NEWEST = 8
 STEPS = {"drain": "drain", "clean": "stop and clean", "prove_nccl": "NCCL proof"}
 """What a roll does before a start, in this order, with its words."""
 
-PARTS = (*STEPS.values(), "load", "capture", "proof")
-"""What the time without service is made of."""
+PARTS = (*STEPS.values(), "begin", "load", "memory and compiling", "capture", "proof")
+"""What the time without service is made of. Begin: until weights are read; proof: from the capture to the first token."""
+
+PHASES = {
+    "before the log": "begin",
+    "reading arguments": "begin",
+    "starting engine": "begin",
+    "joining ranks": "begin",
+    "loading weights": "load",
+    "compiling": "memory and compiling",
+    "allocating KV cache": "memory and compiling",
+    "capturing CUDA graphs": "capture",
+}
+"""The part that a phase of an engine's log belongs to; all others are of the proof."""
 
 LATENCIES = ("ttft_ms", "itl_ms")
 METRICS = {
@@ -59,13 +71,14 @@ def sections(ledgers: Ledgers, baselines: Mapping[str, Record] | None = None) ->
 def section(group: str, service: str, records: list[dict[str, Any]], baselines: Mapping[str, Record]) -> dict[str, Any]:
     """All that is known of one service of a host group. ``records``: of all its hosts, the oldest first."""
     launches, measured = ledger.launches(records), ledger.measurements(records)
+    trusted = [one for one in measured if not one.get("disturbed")]
     releases = _releases(launches, measured)
     recorded = baselines.get(f"{group}/{service}")
-    old, baseline_id, which = _baseline(releases, measured, recorded)
+    old, baseline_id, which = _baseline(releases, trusted, recorded)
     compared = [
-        comparison(name, old, [one for one in measured if one.get("release_id") == name])
+        comparison(name, old, _of(measured, name))
         for name in releases
-        if old and name != baseline_id and any(one.get("release_id") == name for one in measured)
+        if old and name != baseline_id and _of(measured, name)
     ]
     table = [
         hypothesis(name, title, releases, launches, measured, baseline_id) for name, title in titles(releases).items()
@@ -79,16 +92,17 @@ def section(group: str, service: str, records: list[dict[str, Any]], baselines: 
         "hypotheses": table,
         "baseline": which,
         "speed": [
-            {"release_id": name, "title": named[name], "levels": levels(_of(measured, name))}
+            {"release_id": name, "title": named[name], "levels": levels(_of(trusted, name))}
             for name in releases
-            if _of(measured, name)
+            if _of(trusted, name)
         ],
         "comparisons": [{**one, "title": named[one["release_id"]]} for one in compared],
-        "latency": [row for name in releases for row in _latency(named[name], _of(measured, name))],
+        "latency": [row for name in releases for row in _latency(named[name], _of(trusted, name))],
         "starts": [_start(launch, named) for launch in launches[-NEWEST:]],
         "downtime": [row for name in releases for row in _downtime(named[name], launches, name)],
         "history": [_point(one, named) for one in measured],
         "notes": [note for one in measured for note in _notes(one, named)],
+        "clocks": [note for one in measured for note in _clocks(one, named)],
     }
 
 
@@ -262,38 +276,32 @@ def phases(launch: Record) -> dict[str, float]:
     return found
 
 
+def parts(launch: Record) -> dict[str, float]:
+    """Seconds of each part: what the roll did before the start, and the phases of the start."""
+    found = {STEPS[key]: float(seconds) for key, seconds in launch.get("steps", {}).items() if key in STEPS}
+    for name, seconds in phases(launch).items():
+        part = PHASES.get(name, "proof")
+        found[part] = found.get(part, 0.0) + seconds
+    return {part: round(found[part], 2) for part in PARTS if found.get(part)}
+
+
 def _start(launch: Record, named: Mapping[str, str]) -> dict[str, Any]:
-    steps = {STEPS[key]: launch["steps"][key] for key in STEPS if key in launch.get("steps", {})}
+    without_drain = {part: seconds for part, seconds in parts(launch).items() if part != STEPS["drain"]}
     return {
         "title": named[str(launch.get("release_id"))],
         "at": launch.get("at"),
         "host": launch["host"],
         "verdict": launch.get("verdict"),
-        "parts": {**steps, **phases(launch)},
+        "parts": without_drain,
+        "phases": phases(launch),
     }
 
 
 def _downtime(title: str, launches: Sequence[Record], release_id: str) -> list[dict[str, Any]]:
     """Where the time without service went, the median of the launches that became ready."""
-    own = [one for one in launches if one.get("release_id") == release_id and one.get("verdict") == "ready"]
-    if not own:
-        return []
-    each = [_parts(launch) for launch in own]
-    told = {part: round(median(parts.get(part, 0.0) for parts in each), 2) for part in PARTS}
-    return [{"title": title, "launches": len(own), "parts": {part: s for part, s in told.items() if s}}]
-
-
-def _parts(launch: Record) -> dict[str, float]:
-    """Drain, clean and proof of NCCL as the roll did them; of the start what comes before, in and after the capture."""
-    found = {STEPS[key]: float(s) for key, s in launch.get("steps", {}).items() if key in STEPS}
-    part = "load"
-    for name, seconds in phases(launch).items():
-        if "captur" in name:
-            part = "capture"
-        elif part == "capture" or name in ("starting HTTP server", "warming up", "serving"):
-            part = "proof"
-        found[part] = found.get(part, 0.0) + seconds
-    return found
+    own = [parts(one) for one in launches if one.get("release_id") == release_id and one.get("verdict") == "ready"]
+    medians = {part: round(median(each.get(part, 0.0) for each in own), 2) for part in PARTS} if own else {}
+    return [{"title": title, "launches": len(own), "parts": {part: s for part, s in medians.items() if s}}] if own else []
 
 
 def _point(one: Record, named: Mapping[str, str]) -> dict[str, Any]:
@@ -319,24 +327,32 @@ def _hardware(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _notes(one: Record, named: Mapping[str, str]) -> list[str]:
-    """What is to be known of a measurement before its figures are believed: disturbance, clocks, throttling."""
-    who = f"{named[str(one.get('release_id'))]} on {one['host']}, {str(one.get('at'))[:16].replace('T', ' ')}"
-    notes = [f"{who}: disturbed, {one['disturbed']}"] if one.get("disturbed") else []
+    """What is to be known of a measurement before its figures are believed: disturbance, throttling."""
+    who = _who(one, named)
+    notes = [f"{who}: left out, since it was disturbed: {one['disturbed']}"] if one.get("disturbed") else []
     reasons: dict[str, list[float]] = {}
     for gpu in one.get("gpus", []):
         for reason, share in gpu.get("throttled", {}).items():
             reasons.setdefault(reason, []).append(share)
-    notes += [
-        f"{who}: {len(shares)} GPU{'s' if len(shares) > 1 else ''} throttled ({reason}) for up to {max(shares):.0%} of the run"
-        for reason, shares in reasons.items()
-        if max(shares) > 0
-    ]
+    for reason, shares in reasons.items():
+        if max(shares) > 0:
+            gpus = f"{len(shares)} GPU{'s' if len(shares) > 1 else ''}"
+            notes.append(f"{who}: {gpus} throttled ({reason}), up to {max(shares):.0%} of the run")
+    return notes
+
+
+def _clocks(one: Record, named: Mapping[str, str]) -> list[str]:
+    """Clocks, power and heat of the GPUs during a measurement."""
     clocks = [gpu["sm_clock_mhz"]["median"] for gpu in one.get("gpus", []) if gpu.get("sm_clock_mhz")]
     heat = [gpu["temperature_c"]["max"] for gpu in one.get("gpus", []) if gpu.get("temperature_c")]
     power = [gpu["power_w"]["median"] for gpu in one.get("gpus", []) if gpu.get("power_w")]
-    if clocks:
-        said = [f"SM clocks {min(clocks):.0f} to {max(clocks):.0f} MHz"]
-        said += [f"{min(power):.0f} to {max(power):.0f} W a GPU"] if power else []
-        said += [f"up to {max(heat):.0f} °C"] if heat else []
-        notes.append(f"{who}: {', '.join(said)}")
-    return notes
+    if not clocks:
+        return []
+    said = [f"SM clocks {min(clocks):.0f} to {max(clocks):.0f} MHz"]
+    said += [f"{min(power):.0f} to {max(power):.0f} W a GPU"] if power else []
+    said += [f"up to {max(heat):.0f} °C"] if heat else []
+    return [f"{_who(one, named)}: {', '.join(said)}"]
+
+
+def _who(one: Record, named: Mapping[str, str]) -> str:
+    return f"{named[str(one.get('release_id'))]} on {one['host']}, {str(one.get('at'))[:16].replace('T', ' ')}"
