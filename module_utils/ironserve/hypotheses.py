@@ -301,7 +301,9 @@ def _downtime(title: str, launches: Sequence[Record], release_id: str) -> list[d
     """Where the time without service went, the median of the launches that became ready."""
     own = [parts(one) for one in launches if one.get("release_id") == release_id and one.get("verdict") == "ready"]
     medians = {part: round(median(each.get(part, 0.0) for each in own), 2) for part in PARTS} if own else {}
-    return [{"title": title, "launches": len(own), "parts": {part: s for part, s in medians.items() if s}}] if own else []
+    return (
+        [{"title": title, "launches": len(own), "parts": {part: s for part, s in medians.items() if s}}] if own else []
+    )
 
 
 def _point(one: Record, named: Mapping[str, str]) -> dict[str, Any]:

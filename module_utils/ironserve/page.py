@@ -78,7 +78,10 @@ def charts(section: Section) -> dict[str, dict[str, Any]]:
     """The charts of a section by name, each with its ``svg`` and the ``legend`` of its lines."""
     drawn = {"speed": _speed(section["speed"]), **_histories(section["history"])}
     return {
-        name: {"svg": _svg(chart), "legend": [(line["title"], colour) for (_, line), colour in zip(chart.raw_series, COLOURS)]}
+        name: {
+            "svg": _svg(chart),
+            "legend": [(line["title"], colour) for (_, line), colour in zip(chart.raw_series, COLOURS)],
+        }
         for name, chart in drawn.items()
         if chart
     }

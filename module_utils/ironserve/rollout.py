@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import wish
+from . import compare, wish
 from .problems import Problems, unknown
 from .routers import worker_url as worker_url  # noqa: PLC0414  a filter is made of it
 from .schema import share
@@ -23,6 +23,9 @@ SHARED: dict[str, Any] = {
     "max_failures": 1,
 }  # fmt: skip
 """Settings that all hosts of a group share, with what holds where nobody says them."""
+
+LEVELS = (1, 8, 32, 128)
+"""Levels of a measurement where nobody says them, as in roles/benchmark/vars (compared by a test)."""
 
 Hosts = Mapping[str, Mapping[str, Any]]
 """By host ``roll`` (as :func:`settings` returns it) and ``services``, as :func:`seen_of` picks them."""
@@ -43,7 +46,7 @@ NAMED = 8
 def settings(
     site: Mapping[str, Any], groups: Mapping[str, Sequence[str]], host: str, problems: Problems
 ) -> dict[str, Any]:
-    """What a host's variables say of a roll; a router that is none is added to ``problems``.
+    """What a host's variables say of a roll; what cannot be meant so is added to ``problems``.
 
     ``members``: how many hosts the inventory has in the host group, whether they are meant by this run or not.
     """
@@ -51,6 +54,7 @@ def settings(
     for name in routers:
         if name not in known:
             problems.add(f"host {host}", "ironserve_routers", unknown("router", name, known))
+    _check_speed_gate(site, host, problems)
     group = str(site["ironserve_host_group"])
     return {
         "group": group,
@@ -61,6 +65,27 @@ def settings(
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
     }
+
+
+def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) -> None:
+    """A floor that nothing could be compared with would let everything pass."""
+    floors = site.get("ironserve_speed_gate") or {}
+    levels = (site.get("ironserve_benchmark") or {}).get("concurrencies", LEVELS)
+    for name in floors:
+        try:
+            level = int(compare.level_of(str(name)))
+        except ValueError as error:
+            problems.add(f"host {host}", f"ironserve_speed_gate.{name}", str(error))
+            continue
+        if level not in levels:
+            measured = ", ".join(map(str, levels))
+            problems.add(
+                f"host {host}",
+                f"ironserve_speed_gate.{name}",
+                f"is not measured: ironserve_benchmark.concurrencies has {measured}",
+            )
+    if floors and site.get("ironserve_canary", SHARED["canary"]) in (0, "0", "0%"):
+        problems.add(f"host {host}", "ironserve_speed_gate", "the canary is what is measured: ironserve_canary is 0")
 
 
 def declared(host: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,6 +175,12 @@ VARIABLES: dict[str, Key] = {
     "ironserve_soak_error_rate": Key(
         "number", "share of failed requests at which the canary is bad, from 0 to 1", low=0, high=1
     ),
+    "ironserve_speed_gate": Key(
+        "mapping",
+        "least share of the recorded baseline's output tokens a second that the canary has to reach, by level: "
+        "single_stream, c128; docs/benchmarks.md",
+        values=Key("number", "a share; 0.95 allows 5 % less", low=0.01, high=10),
+    ),
     "ironserve_batches": Key(
         "list",
         "sizes of the batches after the canary, numbers or percentages of the group; the last one repeats",

@@ -27,6 +27,10 @@ options:
     description: Make it the baseline.
     type: bool
     default: false
+  floors:
+    description: Least share of the baseline's output tokens a second by level, C(single_stream) or as C(c128).
+    type: dict
+    default: {}
 author: Ironserve contributors
 """
 
@@ -44,6 +48,10 @@ rows:
   returned: success
   type: list
   elements: dict
+verdict:
+  description: With O(floors) C(passed), C(slower), C(nonsense), C(undecided), C(not comparable) or C(no baseline).
+  returned: success
+  type: str
 msg:
   description: What was recorded, or why nothing could be compared, or with what it was.
   returned: always
@@ -68,7 +76,7 @@ class ActionModule(ActionBase):
     """Compare, or record."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("measurement", "folder", "service", "record"))
+    _VALID_ARGS = frozenset(("measurement", "folder", "service", "record", "floors"))
     _requires_connection = False
     _supports_check_mode = True
 
@@ -88,7 +96,17 @@ class ActionModule(ActionBase):
             found = baseline.read(file)
         except ValueError as error:
             return {**result, "failed": True, "rows": [], "msg": str(error)}
-        return {**result, "changed": False, **compared(found, measurement)}
+        floors = arguments.get("floors") or {}
+        answer = judged(found, measurement, floors) if floors else compared(found, measurement)
+        return {**result, "changed": False, **answer}
+
+
+def judged(found: dict[str, Any] | None, measurement: dict[str, Any], floors: dict[str, float]) -> dict[str, Any]:
+    """``verdict``, ``rows`` and ``msg`` of a measurement that has to reach a share of the baseline."""
+    if found is None:
+        how = "ansible-playbook playbooks/benchmark.yml -l HOST -e baseline=true records one"
+        return {"verdict": "no baseline", "rows": [], "msg": f"its group has no baseline, nothing was compared; {how}"}
+    return compare.judge(found["measurement"], measurement, floors)
 
 
 def compared(found: dict[str, Any] | None, measurement: dict[str, Any]) -> dict[str, Any]:

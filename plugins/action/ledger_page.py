@@ -96,9 +96,7 @@ class ActionModule(ActionBase):
         told = {"at": now, "absent": absent, "sections": sections}
         host.write_text(folder / "report.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
         host.write_text(folder / "report.html", page.render(told, TEMPLATE.read_text()))
-        lines = [
-            f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()
-        ]
+        lines = [f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()]
         Display().display("\n".join([f"\nReport: {folder / 'report.html'} (JSON: report.json)", *lines, ""]))
         return {**result, "changed": False, "page": str(folder / "report.html")}
 

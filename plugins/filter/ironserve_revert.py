@@ -83,6 +83,18 @@ def failure(msg: str, host: str, service: str, reverts: Mapping[str, Any], undo:
     return "\n".join([*(f"{host}: {line}" for line in head), msg, *(f"{host}: {line}" for line in tail)])
 
 
+def speed_judged(gate: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, Any]:
+    """The gate's answer for a service together with what benchmark_baseline said of its speed, as ``speed``.
+
+    What is surely slower, or talks nonsense, is to be given up like anything else to which the gate says no.
+    """
+    speed = {key: judged[key] for key in ("verdict", "msg", "rows")}
+    if speed["verdict"] not in ("slower", "nonsense"):
+        return {**gate, "speed": speed}
+    return {**gate, "speed": speed, "verdict": speed["verdict"], "cause": speed["msg"], "msg": speed["msg"],
+            "under_gate": True}  # fmt: skip
+
+
 def lost(answer: Mapping[str, Any], host: str, service: str) -> str:
     """The message with which a host fails that could not be reached any more: what is not known, and what to do."""
     doing = answer.get("doing") or "it was drained"
@@ -133,6 +145,7 @@ class FilterModule:
             "ironserve_reverted": reverted,
             "ironserve_failure": failure,
             "ironserve_lost": lost,
+            "ironserve_speed_judged": speed_judged,
             "ironserve_rollback_problems": rollback_problems,
             "ironserve_rollback_split": rollback_split,
             "ironserve_without": without,

@@ -32,7 +32,7 @@ CELL = 100
 CAUSE = 80
 """Characters of a cause in the table of a deploy; the JSON has all of them."""
 
-FAILED = ("failed", "stalled", "timeout")
+FAILED = ("failed", "stalled", "timeout", "slower", "nonsense")
 """Verdicts of what was started and did not become ready."""
 
 
@@ -389,9 +389,10 @@ def _deploy_row(
         verdict = "lost" if outcome["lost"] else verdict if verdict in FAILED else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
-    took_effect = outcome.get("took_effect")
+    took_effect, speed = outcome.get("took_effect"), outcome.get("speed")
     otherwise = _first((took_effect or {}).get("notes", []))
-    note = "; ".join(filter(None, (note, otherwise)))
+    unsure = "" if (speed or {}).get("verdict") in (None, "passed", *FAILED) else f"speed gate: {speed['msg']}"
+    note = "; ".join(filter(None, (note, unsure, otherwise)))
     return {
         "host": host,
         "service": release["service"],
@@ -404,6 +405,7 @@ def _deploy_row(
         "note": note,
         "put_back": outcome["put_back"],
         "took_effect": took_effect,
+        "speed": speed,
         "cause": outcome["failure"] or "",
         "downtime_s": None,
         "gate_s": None,
