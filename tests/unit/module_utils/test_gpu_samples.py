@@ -29,6 +29,8 @@ class Nvml(FakeNvml):
 
     def _answer(self, name: str, handle: int = 0, *rest):
         more = {
+            "nvmlInit": None,
+            "nvmlDeviceGetCount": len(self.used_mib),
             "nvmlDeviceGetClockInfo": 1500 + handle,
             "nvmlDeviceGetPowerUsage": 699_500,
             "nvmlDeviceGetTemperature": 83,
