@@ -98,7 +98,7 @@ def _look(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
 
 def parse(text: str) -> list[Sample]:
     """The samples in a file; a line that is not whole, or none of ours, is left out."""
-    found = []
+    found: list[Sample] = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):
             sample = json.loads(line)
