@@ -173,10 +173,16 @@ def test_the_same_model_at_another_path_is_the_same():
 # The speed gate
 
 
-@pytest.mark.parametrize(("factor", "said"), [(0.8, "slower"), (0.97, "passed"), (1.0, "passed"), (1.3, "passed")])
+@pytest.mark.parametrize(("factor", "said"), [(0.8, "slower"), (1.0, "passed"), (1.3, "passed")])
 def test_the_gate_stops_what_is_slower_beyond_its_floors(factor, said):
     judged = [compare.judge(measurement(1), measurement(seed, factor), FLOORS)["verdict"] for seed in range(2, 52)]
     assert judged.count(said) == len(judged)
+
+
+def test_three_percent_slower_passes_floors_of_five_and_ten():
+    judged = [compare.judge(measurement(1), measurement(seed, 0.97), FLOORS)["verdict"] for seed in range(2, 52)]
+    assert "slower" not in judged
+    assert judged.count("passed") >= 45  # else undecided, which passes with a warning
 
 
 def test_slower_is_said_with_its_numbers():
