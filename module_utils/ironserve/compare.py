@@ -18,8 +18,8 @@ Measurement = Mapping[str, Any]
 """A record of the ledger whose ``event`` is ``measurement``."""
 
 CONFIDENCE = 0.96
-"""Of an interval that is told as one of 95 %: the little more keeps a sample of a few hundred comparisons there, too. With
-up to five runs on each side it makes no difference, since the steps of U are that coarse."""
+"""Of an interval that is told as one of 95 %: the little more keeps a sample of a few hundred comparisons there, too.
+With up to five runs on each side it makes no difference, since the steps of U are that coarse."""
 
 MARGIN = 0.03
 """Two speeds whose ratio is surely within this of 1 are the same to an operator."""
