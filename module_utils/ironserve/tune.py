@@ -22,7 +22,8 @@ from .slices import duration
 
 State = dict[str, Any]
 """``id host service objective rounds budget_s load baseline before candidates[{name text}] rejected{name: why} trials[]
-open finished``; ``before`` is the folder of the release that was good when the tune began. A trial: ``candidate round verdict why began_s ended_s``, and ``evidence``, ``measurement`` where there are any."""
+open finished``; ``before`` is the folder of the release that was good when the tune began.
+A trial: ``candidate round verdict why began_s ended_s``, and ``evidence``, ``measurement`` where there are any."""
 
 MOST = 32
 """Candidates of a tune: with ten minutes for each launch and its measurement, a round of so many takes five hours."""
@@ -213,10 +214,9 @@ def out(state: State) -> dict[str, tuple[str, str]]:
 
 
 def _talks_nonsense(state: State, without: Collection[str]) -> dict[str, str]:
-    """Candidates whose answers are not those of the baseline, or, without one, of the candidate that most agree with."""
-    last = {
-        name: measured[-1] for name in _names(state) if name not in without and (measured := _measured(state, name))
-    }
+    """Candidates whose answers are not the baseline's, or without one, not those that most candidates agree with."""
+    measured = {name: _measured(state, name) for name in _names(state) if name not in without}
+    last = {name: found[-1] for name, found in measured.items() if found}
     reference = state["baseline"]
     if not reference and last:
         alike = {name: sum(not compare.nonsense(one, other) for other in last.values()) for name, one in last.items()}
