@@ -26,7 +26,7 @@ def read(file: Path) -> dict[str, Any] | None:
     Raises ValueError, in an operator's words, for a file that cannot be read or is none.
     """
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -260,6 +260,11 @@ BARE = {
     "plan": "true or false",
     "revert_all": "true or false",
     "reason": "words for others to read",
+    "profiles": "names of profiles, with commas between",
+    "matrix": "a mapping of base, flags and env",
+    "objective": "single_stream, or c128 for 128 requests at a time",
+    "rounds": "a number",
+    "budget_min": "a number of minutes",
 }
 """Variables of a run (``-e``) that carry no prefix."""
 

@@ -21,11 +21,12 @@ from .schema import Key, check
 from .slices import duration
 
 State = dict[str, Any]
-"""``id host service objective rounds budget_s load baseline candidates[{name text}] rejected{name: why} trials[] open``.
+"""``id host service objective rounds budget_s load baseline before candidates[{name text}] rejected{name: why} trials[]
+open finished``; ``before`` is the folder of the release that was good when the tune began.
 A trial: ``candidate round verdict why began_s ended_s``, and ``evidence``, ``measurement`` where there are any."""
 
 MOST = 32
-"""Candidates of a tune: with a launch of ten minutes each, a round of so many takes half a day with its measurements."""
+"""Candidates of a tune: with ten minutes for each launch and its measurement, a round of so many takes five hours."""
 
 NAME_LENGTH = 60
 
@@ -164,6 +165,7 @@ def begin(
     rounds: int,
     budget_s: float,
     baseline: Mapping[str, Any] | None = None,
+    before: str = "",
 ) -> State:
     """A tune of which nothing was tried yet. Raises ValueError for an objective that the load does not measure."""
     if int(compare.level_of(objective)) not in load["concurrencies"]:
@@ -178,6 +180,7 @@ def begin(
         "budget_s": budget_s,
         "load": dict(load),
         "baseline": baseline,
+        "before": before,
         "candidates": [dict(each) for each in found],
         "rejected": {},
         "trials": [],
@@ -211,10 +214,9 @@ def out(state: State) -> dict[str, tuple[str, str]]:
 
 
 def _talks_nonsense(state: State, without: Collection[str]) -> dict[str, str]:
-    """Candidates whose answers are not those of the baseline, or, without one, of the candidate that most agree with."""
-    last = {
-        name: measured[-1] for name in _names(state) if name not in without and (measured := _measured(state, name))
-    }
+    """Candidates whose answers are not the baseline's, or without one, not those that most candidates agree with."""
+    measured = {name: _measured(state, name) for name in _names(state) if name not in without}
+    last = {name: found[-1] for name, found in measured.items() if found}
     reference = state["baseline"]
     if not reference and last:
         alike = {name: sum(not compare.nonsense(one, other) for other in last.values()) for name, one in last.items()}
@@ -404,8 +406,8 @@ def winner_text(state: State, decision: Mapping[str, Any], group: str, date: str
     load = state["load"]
     notes = [
         f"Written by playbooks/tune.yml, tune {state['id']}: {len(table)} candidates, objective {state['objective']}.",
-        f"Measured with {measured['client']['name']} {measured['client']['version']}: {load['input_tokens']} tokens in, "
-        f"{load['output_tokens']} out, {row['trials']} launches of {load['repetitions']} repetitions.",
+        f"Measured with {measured['client']['name']} {measured['client']['version']}: {load['input_tokens']} tokens "
+        f"in, {load['output_tokens']} out, {row['trials']} launches of {load['repetitions']} repetitions.",
         *(f"{_interval(each)} of {each['name']}: {each['verdict']}." for each in decision["others"].values()),
         *(f"{each['candidate']}: {each['verdict']}{', ' + each['why'] if each['why'] else ''}" for each in table),
     ]

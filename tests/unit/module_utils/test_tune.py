@@ -40,7 +40,8 @@ class Run:
     def all(self, most: int = 100) -> tune.State:
         for _ in range(most):
             trial = tune.next_trial(self.state)
-            if self.why := trial.get("why", ""):
+            self.why = trial.get("why", "")
+            if self.why:
                 break
             self.order.append(trial["candidate"])
             self.state = json.loads(json.dumps(tune.opened(self.state, trial, self.now)))

@@ -1,0 +1,124 @@
+# Copyright: Ironserve contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes down what became of a trial, and says which is next; see DOCUMENTATION below."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: tune_step
+short_description: Record what happened in a tune, or begin its next trial
+description:
+  - Runs on the controller and sends nothing to any host.
+  - Without O(rejected), O(outcome) and O(finished) the next trial is begun, if there is one.
+  - The state is written each time, as a whole or not at all, so that a run that is killed can be resumed.
+options:
+  state:
+    description: File of the state, from C(tune_plan).
+    type: str
+    required: true
+  rejected:
+    description: Candidates that cannot be launched here, by name, with why.
+    type: dict
+  outcome:
+    description: How the trial that was begun ended; C(measurement), or C(verdict) with C(why) and C(evidence).
+    type: dict
+  finished:
+    description: The tune is over; the same command begins a new one.
+    type: bool
+    default: false
+  expected_s:
+    description: Seconds that a trial is expected to take while none was done, by the host's ledger.
+    type: float
+author: Ironserve contributors
+"""
+
+EXAMPLES = r"""
+- name: Begin the next trial
+  tune_step:
+    state: "{{ tune_planned.state }}"
+  register: tune_next
+"""
+
+RETURN = r"""
+candidate:
+  description: Of the trial that was begun.
+  returned: a trial was begun
+  type: str
+round:
+  description: Of the trial that was begun.
+  returned: a trial was begun
+  type: int
+why:
+  description: Why no further trial is begun; empty where one was.
+  type: str
+decision:
+  description: The winner so far, see C(decide) in C(module_utils/ironserve/tune.py).
+  type: dict
+rows:
+  description: A row for each candidate.
+  type: list
+  elements: dict
+columns:
+  description: Of a table of the rows.
+  type: list
+  elements: str
+against:
+  description: What the rows are compared with.
+  type: str
+profile:
+  description: Text of the winner's profile; empty where there is no winner, or it is that profile already.
+  type: str
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils.ironserve import compare, host, tune
+
+
+class ActionModule(ActionBase):
+    """Read the state, decide, write it."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset(("state", "rejected", "outcome", "finished", "expected_s"))
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Take one step."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        args, file = self._task.args, ROOT / self._task.args["state"]
+        state = json.loads(file.read_text(encoding="utf-8"))
+        now, begun = time.time(), {"why": ""}
+        if args.get("rejected") is not None:
+            state = {**state, "rejected": args["rejected"]}
+        elif args.get("outcome"):
+            state = tune.recorded(state, now, args["outcome"])
+        elif args.get("finished"):
+            state = {**state, "finished": True}
+        else:
+            expected = args.get("expected_s")
+            begun |= tune.next_trial(state, float(expected) if expected else None)
+            state = state if begun["why"] else tune.opened(state, begun, now)
+        host.write_text(file, json.dumps(state, indent=1) + "\n")
+        decision, group = tune.decide(state), (task_vars or {}).get("ironserve_host_group", "")
+        date = time.strftime("%Y-%m-%d", time.gmtime(now))
+        levels = [compare.name_of(str(level)) for level in state["load"]["concurrencies"]]
+        return {
+            **result,
+            **begun,
+            "changed": False,
+            "decision": decision,
+            "rows": tune.rows(state),
+            "columns": ["candidate", "verdict", "trials", *levels, "against", "why"],
+            "against": tune.against(state),
+            "profile": tune.winner_text(state, decision, str(group), date) if decision["winner"] else "",
+        }

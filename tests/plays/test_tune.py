@@ -1,0 +1,233 @@
+"""The playbook that tunes, with roles that only say what they were asked for, and measurements that are made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+sys.path.insert(0, str(ROOT / "tests" / "unit" / "module_utils"))
+
+from measurements import SENTENCES, measurement
+
+PROFILES = {"base": 1.0, "hangs": 1.0, "crashes": 1.0, "babbles": 3.0, "fastest": 1.4, "slow": 0.8}
+
+NOTE = """
+import os, pathlib, signal
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        text = self._task.args["text"]
+        with open({log!r}, "a") as file:
+            file.write(text + "\\n")
+        once = pathlib.Path({folder!r}) / ("kill " + text)
+        if once.exists():
+            once.unlink()
+            os.kill(os.getppid(), signal.SIGKILL)
+        return {{"changed": False}}
+"""
+RESOLVE = """
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        name = self._task.args["profile"]
+        if name == "refused":
+            return {"failed": True, "msg": "no", "problems": ["unknown flag --x"]}
+        release = {"service": "main", "profile": name, "lock": {"folder": "/lock"}}
+        return {"releases": [release], "origins": [{}], "services": {"main": "base"}}
+"""
+NOTHING = """
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        return {"changed": False, "problems": []}
+"""
+
+
+def noted(text: str) -> dict:
+    return {"name": text, "note": {"text": text}}
+
+
+def serve() -> dict[str, list[dict]]:
+    """The files of the role: each notes that it was included; the gate says no to two of the releases."""
+    profile = "{{ serve_release.profile }}"
+    verdicts = {"hangs": "stalled", "crashes": "failed"}
+    verdict = "{{ verdicts[serve_release.profile] | default('ready') }}"
+    gate = {"main": {"verdict": verdict, "cause": f"it {profile}"}}
+    chosen = {"last_known_good_id": "good-1", "reverted_to": "good-1", "release": {"service": "main", "profile": "old"}}
+    return {
+        "main": [noted(f"serves {profile}")],
+        "rollback": [noted(f"puts back {profile} {{{{ serve_staged }}}}")],
+        "choose": [{"name": "Choose", "set_fact": {"serve_chosen": {"results": [chosen]}}}],
+        "gate": [
+            noted(f"gate {profile}"),
+            {"name": "Judge", "set_fact": {"serve_gates": gate}, "vars": {"verdicts": verdicts}},
+            {"name": "Fail", "fail": {"msg": "no"}, "when": "serve_gates.main.verdict != 'ready'"},
+        ],
+        "stop": [noted(f"stop {profile}")],
+        "fetch_evidence": [{"name": "Fetch", "set_fact": {"serve_evidence": {"dest": f"/evidence/{profile}"}}}],
+        "drain": [noted("drain")],
+        **{name: [] for name in ("begin", "prepare", "activate", "clean")},
+    }
+
+
+class Tune:
+    """A folder with the playbook, stand-ins and profiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "log"
+        plays = folder / "playbooks"
+        (plays / "tasks").mkdir(parents=True)
+        for file in ["tune.yml", *(f"tasks/{name}.yml" for name in (
+            "tune_trial", "tune_launch", "tune_judge", "judge", "release_lease"))]:  # fmt: skip
+            shutil.copy(ROOT / "playbooks" / file, plays / file)
+        judged = {
+            "name": "Judge",
+            "set_fact": {"gpu_host_judged": {"findings": [], "releases": "{{ gpu_host_releases }}"}},
+        }
+        found = "{{ lookup('file', measurements ~ '/' ~ serve_release.profile ~ '.json') | from_json }}"
+        measured = [
+            noted("measure {{ serve_release.profile }}"),
+            {"name": "Measure", "set_fact": {"benchmark_result": {"measurement": found}}},
+        ]
+        roles = {"serve": serve(), "gpu_host": {"main": [judged]}, "engine_environment": {"main": []},
+                 "benchmark": {"main": measured}}  # fmt: skip
+        for role, files in roles.items():
+            (plays / "roles" / role / "tasks").mkdir(parents=True)
+            for name, tasks in files.items():
+                (plays / "roles" / role / "tasks" / f"{name}.yml").write_text(yaml.safe_dump(tasks))
+        (folder / "roles/benchmark/vars").mkdir(parents=True)
+        load = {"benchmark__load": measurement()["load"]}
+        (folder / "roles/benchmark/vars/main.yml").write_text(yaml.safe_dump(load))
+        (plays / "action_plugins").mkdir()
+        note = NOTE.format(log=str(self.log), folder=str(folder))
+        plugins = {"note": note, "resolve_release": RESOLVE, "host_lease": NOTHING, "engine_environment": NOTHING}
+        for name, text in plugins.items():
+            (plays / "action_plugins" / f"{name}.py").write_text(text)
+        (plays / "library").mkdir()
+        (plays / "library" / "note.py").write_text("")
+        (folder / "profiles").mkdir()
+        for name in [*PROFILES, "refused"]:
+            (folder / "profiles" / f"{name}.yml").write_text("")
+        for number, (name, factor) in enumerate(PROFILES.items()):
+            texts = ["!" * 64] * len(SENTENCES) if name == "babbles" else SENTENCES
+            record = measurement(number, factor, continuations=[texts, texts])
+            (folder / f"{name}.json").write_text(json.dumps(record))
+        site = {
+            "ironserve_profile_paths": [str(folder / "profiles")], "ironserve_host_group": "lab",
+            "ironserve_hardware": {"gpu_count": 0}, "ironserve_routers": [], "ironserve_min_serving": 0,
+            "ironserve_drain_timeout_s": 5, "ironserve_lease_s": 60, "ironserve_wheelhouse": "",
+            "ironserve_index_url": "", "ironserve_locks": {"client": "c"}, "ironserve_reports": str(folder),
+            "measurements": str(folder), "ansible_connection": "local", "ansible_become": False,
+            "ansible_python_interpreter": sys.executable,
+        }  # fmt: skip
+        hosts = {"lab": {"hosts": {"h1": {}, "h2": {}}, "vars": site}}
+        (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": hosts}}))
+
+    def run(self, *words: str, limit: str = "h1") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "ansible-playbook", "-i", self.folder / "hosts.yml", self.folder / "playbooks/tune.yml", "-l", limit,
+             *words],
+            cwd=ROOT, env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def did(self, *kinds: str) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.startswith(kinds)]
+
+    def verdicts(self) -> dict[str, str]:
+        return {row["candidate"]: row["verdict"] for row in json.loads((self.folder / "tune.json").read_text())}
+
+
+def test_a_tune_over_all_kinds_of_candidates_ends_on_the_fastest(tmp_path):
+    tune = Tune(tmp_path)
+    result = tune.run("-e", "profiles=base,hangs,crashes,babbles,refused,fastest,slow", "-e", "rounds=2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert tune.verdicts() == {
+        "base": "measured", "hangs": "stalled", "crashes": "failed", "babbles": "nonsense", "refused": "rejected",
+        "fastest": "measured", "slow": "measured",
+    }  # fmt: skip
+    assert tune.did("gate") == [
+        f"gate {name}" for name in ("base", "hangs", "crashes", "babbles", "fastest", "slow", "slow", "fastest", "base")
+    ]
+    assert tune.did("stop") == ["stop hangs", "stop crashes"]
+    assert tune.did("serves", "puts back") == ["serves fastest"]
+    profile = yaml.safe_load((tmp_path / "profiles/tuned_lab.yml").read_text())
+    assert profile["extends"] == "fastest"
+    assert "fastest is the fastest by single_stream" in result.stdout
+    (state,) = tmp_path.glob("tune/*/state.json")
+    trials = json.loads(state.read_text())["trials"]
+    assert [trial["evidence"] for trial in trials if "evidence" in trial] == ["/evidence/hangs", "/evidence/crashes"]
+
+
+def test_a_controller_that_is_killed_in_a_trial_resumes_with_that_trial(tmp_path):
+    tune = Tune(tmp_path)
+    words = ("-e", "profiles=base,fastest", "-e", "rounds=1")
+    (tmp_path / "kill measure fastest").touch()
+    assert tune.run(*words).returncode != 0
+    assert tune.did("measure") == ["measure base", "measure fastest"]
+    result = tune.run(*words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert tune.did("measure") == ["measure base", "measure fastest", "measure fastest"]
+    assert tune.did("serves") == ["serves fastest"]
+    assert tune.run(*words).returncode == 0  # finished: the same command begins anew
+    assert len(tune.did("measure")) == 5
+
+
+def test_what_was_good_before_comes_back_where_no_candidate_could_be_measured(tmp_path):
+    tune = Tune(tmp_path)
+    result = tune.run("-e", "profiles=hangs,crashes")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert tune.did("serves", "puts back") == ["puts back old good-1"]
+    assert "[h1] FAILED: no candidate could be measured" in result.stdout + result.stderr
+    assert not (tmp_path / "profiles/tuned_lab.yml").exists()
+
+
+def test_a_matrix_is_tried_and_its_profiles_are_files(tmp_path):
+    tune = Tune(tmp_path)
+    for name in ("x-1", "x-2"):
+        shutil.copy(tmp_path / "base.json", tmp_path / f"{name}.json")
+    matrix = json.dumps({"matrix": {"base": "base", "flags": {"x": [1, 2]}}, "rounds": 1})
+    result = tune.run("-e", matrix)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert sorted(file.stem for file in tmp_path.glob("tune/*/profiles/*.yml")) == ["x-1", "x-2"]
+    assert yaml.safe_load((tmp_path / "profiles/tuned_lab.yml").read_text())["flags"] == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "said"),
+    [
+        (["-e", "profiles=base,slow"], "all", "a tune is for one host, and this run has 2"),
+        (["-e", "profiles=base,slo"], "h1", 'unknown profile "slo" (did you mean "slow"?)'),
+        (["-e", "profiles=base,slow", "-e", "objective=c32"], "h1", "the load does not measure c32"),
+        (
+            ["-e", '{"profiles": "base,slow", "ironserve_services": {"a": {}, "b": {}}}'],
+            "h1",
+            "name one with -e service=",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_the_host_is_touched(tmp_path, words, limit, said):
+    tune = Tune(tmp_path)
+    result = tune.run(*words, limit=limit)
+    assert result.returncode == 2
+    assert said in result.stdout + result.stderr
+    assert tune.did("") == []
+
+
+def test_check_mode_says_what_would_be_tried_and_touches_nothing(tmp_path):
+    tune = Tune(tmp_path)
+    result = tune.run("-e", "profiles=base,slow", "--check")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "would try base, slow" in result.stdout
+    assert (tune.did(""), list(tmp_path.glob("tune/*"))) == ([], [])
