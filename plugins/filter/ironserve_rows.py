@@ -389,9 +389,9 @@ def _deploy_row(
         verdict = "lost" if outcome["lost"] else verdict if verdict in FAILED else "failed"
         cause = textwrap.shorten(" ".join(outcome["failure"].splitlines()[:1]), 240, placeholder=" …") or note
         note = "; ".join(filter(None, (_put_back(outcome["put_back"]), cause)))
-    took_effect, speed = outcome.get("took_effect"), outcome.get("speed")
+    took_effect, speed = outcome.get("took_effect"), outcome.get("speed") or {}
     otherwise = _first((took_effect or {}).get("notes", []))
-    unsure = "" if (speed or {}).get("verdict") in (None, "passed", *FAILED) else f"speed gate: {speed['msg']}"
+    unsure = "" if speed.get("verdict") in (None, "passed", *FAILED) else f"speed gate: {speed['msg']}"
     note = "; ".join(filter(None, (note, unsure, otherwise)))
     return {
         "host": host,
