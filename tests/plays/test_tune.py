@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "module_utils"))
+from measurements import SENTENCES, measurement
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-sys.path.insert(0, str(ROOT / "tests" / "unit" / "module_utils"))
-
-from measurements import SENTENCES, measurement
 
 PROFILES = {"base": 1.0, "hangs": 1.0, "crashes": 1.0, "babbles": 3.0, "fastest": 1.4, "slow": 0.8}
 
@@ -63,7 +63,12 @@ def serve() -> dict[str, list[dict]]:
     verdicts = {"hangs": "stalled", "crashes": "failed"}
     verdict = "{{ verdicts[serve_release.profile] | default('ready') }}"
     gate = {"main": {"verdict": verdict, "cause": f"it {profile}"}}
-    chosen = {"last_known_good_id": "good-1", "reverted_to": "good-1", "release": {"service": "main", "profile": "old"}}
+    chosen = {
+        "serve_service": "main",
+        "last_known_good_id": "good-1",
+        "reverted_to": "good-1",
+        "release": {"service": "main", "profile": "old"},
+    }
     return {
         "main": [noted(f"serves {profile}")],
         "rollback": [noted(f"puts back {profile} {{{{ serve_staged }}}}")],
