@@ -261,3 +261,11 @@ def test_a_disk_that_gets_full_in_the_middle_leaves_the_old_file_and_nothing_hal
         host.write_text(file, "new")
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["unit"]
+
+
+def test_a_line_is_added_to_a_ledger_whose_last_one_was_cut_off(tmp_path):
+    file = tmp_path / "ledger.jsonl"
+    ledger.append(file, {"event": "measurement", "n": 1})
+    file.write_text(file.read_text() + '{"verdict": "rea')
+    ledger.append(file, {"event": "measurement", "n": 2})
+    assert [record["n"] for record in ledger.measurements(ledger.parse(file.read_text()))] == [1, 2]
