@@ -73,6 +73,8 @@ def describe(gpus: int = 8) -> str:
             "free_delay_s": 0.13,
             "persistence": 1,
             "power_mw": 85000,
+            "clock_mhz": 180,
+            "temperature": 31,
             "pcie": "5 16 5 16",
             "topology": " ".join(map(str, levels)),
             "ecc": "1 0",

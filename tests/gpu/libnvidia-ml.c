@@ -504,6 +504,27 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *milliwatts) 
     return device_number(device, "power_mw", 0, milliwatts);
 }
 
+/* ---- what it does under load: throttled is the mask of nvmlClocksEventReasons, 1 (idle) without the key ---- */
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz) {
+    return type > 3 ? INVALID_ARGUMENT : device_number(device, "clock_mhz", 0, mhz);
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *celsius) {
+    return sensor ? INVALID_ARGUMENT : device_number(device, "temperature", 0, celsius);
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *mask) {
+    unsigned said = 0;
+    nvmlReturn_t problem = device_number(device, "throttled", 0, &said);
+    *mask = said ? said : 1;
+    return problem;
+}
+
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *mask) {
+    return nvmlDeviceGetCurrentClocksEventReasons(device, mask);
+}
+
 /* pcie: generation and width that are possible, then those of now */
 nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned *value) {
     return device_number(device, "pcie", 0, value);

@@ -246,7 +246,7 @@ def test_nothing_judges_by_a_clock_that_can_jump():
     # What is written down has a date; how long anything took, and what came first, is never read from it. Files in
     # /dev/shm have no other age than the clock's, and one that is open or mapped stays whatever its age; neither has a
     # log, of which evidence says how long it has been silent. A lease outlasts a boot: it expires by its host's clock.
-    assert sorted(told) == ["builds.py", "cleanup.py", "evidence.py", "lease.py", "services.py"]
+    assert sorted(told) == ["benchmark.py", "builds.py", "cleanup.py", "evidence.py", "lease.py", "services.py"]
 
 
 def test_a_disk_that_gets_full_in_the_middle_leaves_the_old_file_and_nothing_half_written(tmp_path, monkeypatch):
@@ -261,3 +261,11 @@ def test_a_disk_that_gets_full_in_the_middle_leaves_the_old_file_and_nothing_hal
         host.write_text(file, "new")
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["unit"]
+
+
+def test_a_line_is_added_to_a_ledger_whose_last_one_was_cut_off(tmp_path):
+    file = tmp_path / "ledger.jsonl"
+    ledger.append(file, {"event": "measurement", "n": 1})
+    file.write_text(file.read_text() + '{"verdict": "rea')
+    ledger.append(file, {"event": "measurement", "n": 2})
+    assert [record["n"] for record in ledger.measurements(ledger.parse(file.read_text()))] == [1, 2]
