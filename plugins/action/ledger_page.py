@@ -63,7 +63,9 @@ from ansible.module_utils.ironserve import gathered, host, hypotheses
 try:
     from ansible.module_utils.ironserve import page
 except ImportError:
-    page = None
+    HAS_PYGAL = False
+else:
+    HAS_PYGAL = True
 
 TEMPLATE = ROOT / "plugins" / "templates" / "report.html.j2"
 NO_CHARTS = "the page's charts are drawn by pygal, which this Ansible's Python lacks: pip install pygal, or make setup"
@@ -79,7 +81,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Keep what hosts answered, and tell of all that is known."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        if page is None:
+        if not HAS_PYGAL:
             return {**result, "failed": True, "msg": NO_CHARTS}
         arguments = self._task.args
         folder, service = ROOT / arguments["folder"], str(arguments.get("service") or "")
@@ -96,9 +98,7 @@ class ActionModule(ActionBase):
         told = {"at": now, "absent": absent, "sections": sections}
         host.write_text(folder / "report.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
         host.write_text(folder / "report.html", page.render(told, TEMPLATE.read_text()))
-        lines = [
-            f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()
-        ]
+        lines = [f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()]
         Display().display("\n".join([f"\nReport: {folder / 'report.html'} (JSON: report.json)", *lines, ""]))
         return {**result, "changed": False, "page": str(folder / "report.html")}
 
