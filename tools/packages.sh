@@ -11,6 +11,7 @@ need nsenter util-linux
 need ssh openssh-client
 need ssh-keygen openssh-client
 need gcc gcc
+need chromium chromium
 need /usr/include/stdio.h libc6-dev
 need /usr/share/keyrings/debian-archive-keyring.gpg debian-archive-keyring
 [ ${#missing[@]} -gt 0 ] || exit 0

@@ -26,7 +26,7 @@ STEPS = {"drain": "drain", "clean": "stop and clean", "prove_nccl": "NCCL proof"
 """What a roll does before a start, in this order, with its words."""
 
 PARTS = (*STEPS.values(), "begin", "load", "memory and compiling", "capture", "proof")
-"""What the time without service is made of. Begin: until weights are read; proof: from the capture to the first token."""
+"""What the time without service is made of. Begin: until weights are read; proof: from the capture to a first token."""
 
 PHASES = {
     "before the log": "begin",
@@ -176,7 +176,7 @@ def hypothesis(
                 "host": launch["host"],
                 "verdict": launch["verdict"],
                 "phase": launch.get("phase") or _last_phase(launch),
-                "reason": launch.get("reason", ""),
+                "reason": ": ".join(filter(None, [launch.get("reason", ""), launch.get("error", "")])),
                 "elapsed_s": launch.get("elapsed_s"),
             }
             for launch in own
@@ -243,11 +243,11 @@ def words(row: Record) -> str:
     estimate = f"{abs(row['ratio'] - 1):.1%}"
     if row["low"] is None:
         return "undecided: too few runs for an interval, 4 or more are needed on each side"
-    interval = f"95 % sure of {row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
+    interval = f"95% interval {row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
     if row["verdict"] == "undecided":
         return f"undecided: {interval}"
     if row["verdict"] == "same":
-        return f"the same within 3 %: {interval}"
+        return f"the same within 3%: {interval}"
     return f"{better if row['verdict'] == 'faster' else worse} by {estimate}: {interval}"
 
 
@@ -300,10 +300,10 @@ def _start(launch: Record, named: Mapping[str, str]) -> dict[str, Any]:
 def _downtime(title: str, launches: Sequence[Record], release_id: str) -> list[dict[str, Any]]:
     """Where the time without service went, the median of the launches that became ready."""
     own = [parts(one) for one in launches if one.get("release_id") == release_id and one.get("verdict") == "ready"]
-    medians = {part: round(median(each.get(part, 0.0) for each in own), 2) for part in PARTS} if own else {}
-    return (
-        [{"title": title, "launches": len(own), "parts": {part: s for part, s in medians.items() if s}}] if own else []
-    )
+    if not own:
+        return []
+    medians = {part: round(median(each.get(part, 0.0) for each in own), 2) for part in PARTS}
+    return [{"title": title, "launches": len(own), "parts": {part: s for part, s in medians.items() if s}}]
 
 
 def _point(one: Record, named: Mapping[str, str]) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def record(
         reason: of a verdict that is not ``ready``.
         timings: seconds to each phase.
         took_effect: what a server that is ready runs with, see ``Gate.took_effect``.
-        more: what else is known of the launch: ``phase elapsed_s hardware nccl_version steps``.
+        more: what else is known of the launch: ``phase elapsed_s error hardware nccl_version steps``.
     """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}

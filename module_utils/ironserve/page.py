@@ -10,10 +10,10 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pygal
+import pygal  # type: ignore[import-untyped]
 from jinja2 import Environment
 from markupsafe import Markup
-from pygal.style import Style
+from pygal.style import Style  # type: ignore[import-untyped]
 
 from .hypotheses import METRICS, PARTS
 from .slices import duration
@@ -103,8 +103,8 @@ def _without_script(root: Any) -> Any:
 def _options(title: str) -> dict[str, Any]:
     """The legend is the page's, where it has room to wrap."""
     return {
-        "title": title, "style": STYLE, "js": [], "width": WIDTH, "height": HEIGHT, "show_legend": False, "dots_size": 4,
-        "disable_xml_declaration": True, "margin": 8, "margin_right": 34, "y_title": "output tok/s",
+        "title": title, "style": STYLE, "js": [], "width": WIDTH, "height": HEIGHT, "show_legend": False,
+        "dots_size": 4, "disable_xml_declaration": True, "margin": 8, "margin_right": 34, "y_title": "output tok/s",
     }  # fmt: skip
 
 
@@ -125,14 +125,14 @@ def _speed(releases: Sequence[Mapping[str, Any]]) -> pygal.Line | None:
 
 
 def _round_speeds(lowest: float, highest: float) -> list[float]:
-    """1, 2, 5, 10, 20 and so on, from the last that is not above the lowest to the first that is not below the highest."""
+    """1, 2, 5, 10, 20 and so on, from one that is not above the lowest to one that is not below the highest."""
     steps = [digit * 10.0**power for power in range(-3, 7) for digit in (1, 2, 5)]
     first = max((place for place, step in enumerate(steps) if step <= lowest), default=0)
     last = next((place for place, step in enumerate(steps) if step >= highest), len(steps) - 1)
     return steps[first : last + 1]
 
 
-def _with_spread(summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _with_spread(summary: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A point with its quartiles."""
     return summary and {"value": summary["median"], "ci": {"low": summary["low"], "high": summary["high"]}}
 

@@ -140,7 +140,8 @@ class Service:
         if done and gated:
             effect = answer.get("took_effect")
             watched = {"phase": gate.reading.phase, "elapsed_s": round(gate.elapsed_s(), 2)}
-            more = {**watched, "steps": dict(steps or {})}
+            error = {"error": gate.reading.error} if verdict.verdict in BAD and gate.reading.error else {}
+            more = {**watched, **error, "steps": dict(steps or {})}
             unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect, more)
             answer["notices"] = [*answer.get("notices", []), *unrecorded]
         if verdict.verdict in BAD:

@@ -63,7 +63,9 @@ from ansible.module_utils.ironserve import gathered, host, hypotheses
 try:
     from ansible.module_utils.ironserve import page
 except ImportError:
-    page = None
+    HAS_PYGAL = False
+else:
+    HAS_PYGAL = True
 
 TEMPLATE = ROOT / "plugins" / "templates" / "report.html.j2"
 NO_CHARTS = "the page's charts are drawn by pygal, which this Ansible's Python lacks: pip install pygal, or make setup"
@@ -79,7 +81,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Keep what hosts answered, and tell of all that is known."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        if page is None:
+        if not HAS_PYGAL:
             return {**result, "failed": True, "msg": NO_CHARTS}
         arguments = self._task.args
         folder, service = ROOT / arguments["folder"], str(arguments.get("service") or "")

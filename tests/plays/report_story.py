@@ -56,8 +56,8 @@ PHASES = {
 def identity(profile: str, group: str) -> dict[str, Any]:
     release_id = f"{abs(hash_of(profile)):012x}"[:12]
     engine = RELEASES[profile]["engine"]
-    return {"release_id": release_id, "staged_id": f"{release_id}-1", "profile": profile, "declared_profile": "baseline",
-            "host_group": group, "lock_id": f"{engine}1", **RELEASES[profile],
+    return {"release_id": release_id, "staged_id": f"{release_id}-1", "profile": profile,
+            "declared_profile": "baseline", "host_group": group, "lock_id": f"{engine}1", **RELEASES[profile],
             "engine_version": VERSIONS[engine]}  # fmt: skip
 
 
@@ -95,15 +95,17 @@ def runs(tok_s: float, level: int, count: int, seed: str) -> list[dict[str, Any]
 
 def measurement(profile: str, at: str, speeds: tuple[float, ...], group: str = "blackwell", count: int = 5,
                 **more: Any) -> dict[str, Any]:  # fmt: skip
-    gpu = {"sm_clock_mhz": {"min": 2325, "median": 2415, "max": 2430}, "power_w": {"min": 300, "median": 412, "max": 520},
+    gpu = {"sm_clock_mhz": {"min": 2325, "median": 2415, "max": 2430},
+           "power_w": {"min": 300, "median": 412, "max": 520},
            "temperature_c": {"min": 55, "median": 66, "max": 71}}  # fmt: skip
+    capped = {"power cap": 0.31} if profile == "vllm_nccl" else {}
     levels = dict(zip((1, 8, 32, 128), speeds))
     return {
         **identity(profile, group), "event": "measurement", "at": at, "invocation": at, "model": KIMI, "client": CLIENT,
         "load": LOAD, "hardware": PRO_6000, "disturbed": "", "continuations": [],
         "levels": {str(level): runs(speed, level, count, f"{profile}{at}{level}") for level, speed in levels.items()},
         "gpus": [{"index": place, "name": "NVIDIA RTX PRO 6000", **gpu,
-                  "throttled": {"power cap": 0.31} if place < 2 and profile == "vllm_nccl" else {}} for place in range(8)],
+                  "throttled": capped if place < 2 else {}} for place in range(8)],
         **more,
     }  # fmt: skip
 
@@ -123,6 +125,7 @@ def lab(profile: str, at: str, verdict: str = "ready", reason: str = "") -> dict
 
 def ledgers(error: str = "the engine exited with status 1: ValueError: unknown flag") -> dict[str, Any]:
     """What was gathered, by host and service. ``error`` is what a launch in the lab said."""
+    tiny = {"model": TINY, "hardware": LAB, "gpus": []}
     return {
         "gpu-a03": {"main": [
             launch("baseline", "2026-11-26T08:12:03Z"),
@@ -147,9 +150,9 @@ def ledgers(error: str = "the engine exited with status 1: ValueError: unknown f
         ]},
         "lab-1": {"main": [
             lab("baseline", "2026-11-29T08:00:00Z"),
-            measurement("baseline", "2026-11-29T08:05:00Z", (21.4, 88.0), "lab", 3, model=TINY, hardware=LAB, gpus=[]),
+            measurement("baseline", "2026-11-29T08:05:00Z", (21.4, 88.0), "lab", 3, **tiny),
             lab("vllm_nccl", "2026-11-29T09:00:00Z"),
-            measurement("vllm_nccl", "2026-11-29T09:05:00Z", (29.8, 131.0), "lab", 3, model=TINY, hardware=LAB, gpus=[]),
+            measurement("vllm_nccl", "2026-11-29T09:05:00Z", (29.8, 131.0), "lab", 3, **tiny),
             lab("triton_nccl", "2026-11-29T10:00:00Z", "failed", error),
         ]},
     }  # fmt: skip

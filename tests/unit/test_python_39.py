@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTROLLER_ONLY = {
-    "checks.py", "flag_checks.py", "model_fit.py", "knowledge.py", "lock.py", "rules.py", "sliced.py", "yaml_text.py",
+    "checks.py", "flag_checks.py", "model_fit.py", "knowledge.py", "lock.py", "rules.py", "page.py", "sliced.py",
+    "yaml_text.py",
 }  # fmt: skip
 
 IMPORT = """
