@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# engines.sh [standin|sglang|vllm|router|client ...]: has what test hosts run engines from: wheels in .ironserve/wheelhouse, a tiny model in
-# .ironserve/models, a folder for environments on disk (a test host's own disk is memory) in .ironserve/engines.
+# engines.sh [standin|sglang|vllm|router|client ...]: has what test hosts run engines from: wheels in
+# .ironserve/wheelhouse, a tiny model in .ironserve/models, a folder for environments on disk (a test host's
+# own disk is memory) in .ironserve/engines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p .ironserve/engines .ironserve/wheelhouse

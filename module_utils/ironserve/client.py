@@ -130,8 +130,9 @@ def _read(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError:
         raise ResultError("the client's result is cut off: it was ended while it wrote, or the disk is full") from None
-    lists = [found.get(name) for name in LISTS] if isinstance(found, dict) else [None]
-    if not all(isinstance(values, list) for values in lists) or len({len(values) for values in lists}) != 1:
+    values = [found.get(name) for name in LISTS] if isinstance(found, dict) else []
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) < len(LISTS) or len({len(value) for value in lists}) != 1:
         raise ResultError(f"this is no detailed result of {NAME}: the environment is not the one of the client's lock")
     if not lists[0] or not isinstance(found.get("duration"), (int, float)) or found["duration"] <= 0:
         raise ResultError("the client asked nothing: its file of prompts was empty")
@@ -140,6 +141,4 @@ def _read(text: str) -> dict[str, Any]:
 
 def _why(errors: Sequence[str]) -> str:
     """The last line of the first error: before it stands a traceback."""
-    lines = [line.strip() for error in errors for line in error.splitlines() if line.strip()]
-    first = next((error.strip().splitlines()[-1] for error in errors if error.strip()), "")
-    return first if lines else "the streams were empty"
+    return next((error.strip().splitlines()[-1] for error in errors if error.strip()), "the streams were empty")
