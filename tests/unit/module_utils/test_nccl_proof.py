@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible.module_utils.ironserve import all_reduce, host_facts, nccl_proof
+from ansible.module_utils.ironserve import all_reduce, host_facts, nccl_proof, systemd
 from ansible.module_utils.ironserve.nccl_proof import plan, report, unit_argv
 
 KIB = 1 << 10
@@ -60,7 +60,7 @@ def test_path_home_and_limits_are_those_of_the_services_unit(root):
 
 
 def test_its_unit_is_no_services():
-    assert nccl_proof.systemd.service_of(planned().unit) is None
+    assert systemd.service_of(planned().unit) is None
     assert planned().unit.startswith("ironserve-")  # so that a cleanup of GPUs knows it
 
 
