@@ -83,6 +83,11 @@ def failure(msg: str, host: str, service: str, reverts: Mapping[str, Any], undo:
     return "\n".join([*(f"{host}: {line}" for line in head), msg, *(f"{host}: {line}" for line in tail)])
 
 
+def steps(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of each step that was gone through, from what its module returned."""
+    return {name: float(answer["elapsed_s"]) for name, answer in answers.items() if "elapsed_s" in answer}
+
+
 def speed_judged(gate: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, Any]:
     """The gate's answer for a service together with what benchmark_baseline said of its speed, as ``speed``.
 
@@ -146,6 +151,7 @@ class FilterModule:
             "ironserve_failure": failure,
             "ironserve_lost": lost,
             "ironserve_speed_judged": speed_judged,
+            "ironserve_steps": steps,
             "ironserve_rollback_problems": rollback_problems,
             "ironserve_rollback_split": rollback_split,
             "ironserve_without": without,

@@ -37,6 +37,21 @@ def standin_hosts(lab: Any, count: int, suite: str = "bookworm", binds: Sequence
     return lab
 
 
+CLIENT = "vllm-bench-0.32.0-py311"
+"""Lock of the benchmark's client for the Python of test hosts, as in standin.yml."""
+
+
+def client_bind() -> str:
+    """Have the wheels of the benchmark's client; the bind of a folder for its 3 GiB, which all test hosts share: their
+    own disk is memory."""
+    (ROOT / ".ironserve" / "clients").mkdir(parents=True, exist_ok=True)
+    with (ROOT / ".ironserve" / "clients.lock").open("w") as turn:  # test files run at the same time
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        wheels = [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), f"environments/{CLIENT}"]
+        subprocess.run(wheels, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return f"{ROOT}/.ironserve/clients:/opt/ironserve/clients"
+
+
 class Fleet:
     """Test hosts that deploys go to; ``folder`` holds what a test writes on the controller."""
 

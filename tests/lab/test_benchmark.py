@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, Fleet, standin_hosts
+from deploys import ROOT, Fleet, client_bind, standin_hosts
 
 API_KEY = "sk-benchmark-0123456789"
 UNIT = "ironserve-benchmark_main.service"
-LOCK = "environments/vllm-bench-0.32.0-py311"
 SMALL = {"concurrencies": [1, 4], "input_tokens": 16, "output_tokens": 20, "repetitions": 1, "min_requests": 4}
 PACE = {"tokens_per_s": 100, "ttft_s": 0.05}
 
@@ -55,10 +54,8 @@ class Measured(Fleet):
 @pytest.fixture(scope="module")
 def measured(make_lab, tmp_path_factory):
     """h1 serves with vLLM, h2 with SGLang, both with a key; both have the client."""
-    (ROOT / ".ironserve").mkdir(exist_ok=True)
-    wheels = [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), LOCK]
-    subprocess.run(wheels, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    fleet = Measured(standin_hosts(make_lab("-benchmark"), 2), tmp_path_factory.mktemp("benchmark"))
+    hosts = standin_hosts(make_lab("-benchmark"), 2, binds=[client_bind()])
+    fleet = Measured(hosts, tmp_path_factory.mktemp("benchmark"))
     for host in ("h1", "h2"):
         fleet.model(host, PACE)
     fleet.play("-l", "h1", "-e", "profile=lab_vllm", ironserve_api_key=API_KEY)

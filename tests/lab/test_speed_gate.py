@@ -1,0 +1,78 @@
+"""A roll whose canary is measured: h1 is the canary of h1 and h2. The engine is the stand-in, the client the real one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from deploys import Fleet, client_bind, standin_hosts
+
+pytestmark = pytest.mark.timeout(900)
+
+LOAD = {"concurrencies": [1], "input_tokens": 16, "output_tokens": 20, "repetitions": 4, "min_requests": 3}
+BEHAVIOUR = {
+    "tokens_per_s": 50,
+    "per_flag": [{"flag": "max-num-seqs", "value": 24, "behave": {"tokens_per_s": 40}}],
+}
+
+
+class Gated(Fleet):
+    """The fleet with a speed gate."""
+
+    def roll(self, *words: str, check: bool = True):
+        """A run with the gate's settings."""
+        return self.play(*words, check=check, ironserve_speed_gate={"single_stream": 0.95}, **self.settings())
+
+    def settings(self) -> dict:
+        """What is measured, and where the baseline is."""
+        return {"ironserve_benchmark": LOAD, "ironserve_baselines": str(self.folder / "baselines")}
+
+    def records(self, host: str) -> list[dict]:
+        """The ledger."""
+        return [json.loads(line) for line in self.shell(host, "cat /var/lib/ironserve/main/ledger.jsonl").splitlines()]
+
+    def row(self, host: str) -> dict:
+        """What the last deploy's report has of it."""
+        return next(row for row in json.loads(self.report("deploy").read_text()) if row["host"] == host)
+
+
+@pytest.fixture(scope="module")
+def fleet(make_lab, tmp_path_factory):
+    """Both serve lab_vllm, which is the baseline."""
+    hosts = standin_hosts(make_lab("-speed"), 2, binds=[client_bind()])
+    fleet = Gated(hosts, tmp_path_factory.mktemp("speed"))
+    for host in ("h1", "h2"):
+        fleet.model(host, BEHAVIOUR)
+    fleet.profile("slow", flags={"max-num-seqs": 24})
+    fleet.profile("as_fast", flags={"max-num-seqs": 25})
+    fleet.play("-e", "profile=lab_vllm")
+    measured = fleet.play("-l", "h1", "-e", "baseline=true", playbook="playbooks/benchmark.yml", **fleet.settings())
+    assert "is the baseline now" in measured.stdout
+    return fleet
+
+
+def test_a_canary_that_is_a_fifth_slower_goes_back_and_nobody_follows_it(fleet):
+    before = fleet.status("h1")["release_id"], fleet.main_pid("h2")
+    result = fleet.roll("-e", "profile=slow", check=False)
+    assert result.returncode == 2
+    assert "slower than the baseline, beyond noise: single_stream" in result.stdout
+    row = fleet.row("h1")
+    assert (row["verdict"], row["put_back"]["verdict"], row["speed"]["verdict"]) == ("slower", "ready", "slower")
+    assert 0.75 < row["speed"]["rows"][0]["ratio"] < 0.88
+    assert fleet.row("h2")["verdict"] == "not reached"
+    assert (fleet.status("h1")["release_id"], fleet.main_pid("h2")) == before
+    # No rollback takes it for one that was good here.
+    slow = [one for one in fleet.records("h1") if one.get("profile") == "slow" and "verdict" in one]
+    assert (slow[-1]["verdict"], "slower than the baseline" in slow[-1]["reason"]) == ("failed", True)
+
+
+def test_a_canary_that_is_as_fast_is_followed_by_the_others_which_are_not_measured(fleet):
+    fleet.roll("-e", "profile=as_fast")
+    assert fleet.row("h1")["speed"]["verdict"] in ("passed", "undecided")
+    assert {fleet.status(host)["profile"] for host in ("h1", "h2")} == {"as_fast"}
+    measured = {host: [one for one in fleet.records(host) if one.get("event")] for host in ("h1", "h2")}
+    assert (len(measured["h1"]), len(measured["h2"])) == (3, 0)
