@@ -91,7 +91,10 @@ class ActionModule(ActionBase):
             if "ledgers" in answer:
                 gathered.keep(copies, answer["ledgers"])
             else:
-                absent[name] = {"why": str(answer.get("msg", "no answer")), "kept": gathered.age(copies)}
+                absent[name] = {
+                    "why": " ".join(str(answer.get("msg", "no answer")).split()),
+                    "kept": gathered.age(copies),
+                }
             ledgers[name] = gathered.read(copies, service)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
         sections = hypotheses.sections(ledgers, baselines(Path(arguments["baselines"])))
@@ -99,7 +102,7 @@ class ActionModule(ActionBase):
         host.write_text(folder / "report.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
         host.write_text(folder / "report.html", page.render(told, TEMPLATE.read_text()))
         lines = [f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()]
-        Display().display("\n".join([f"\nReport: {folder / 'report.html'} (JSON: report.json)", *lines, ""]))
+        Display().display("\n".join([f"\nReport: {arguments['folder']}/report.html (JSON: report.json)", *lines, ""]))
         return {**result, "changed": False, "page": str(folder / "report.html")}
 
 
