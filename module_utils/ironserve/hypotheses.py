@@ -80,10 +80,13 @@ def section(group: str, service: str, records: list[dict[str, Any]], baselines: 
         for name in releases
         if old and name != baseline_id and _of(measured, name)
     ]
-    table = [
-        hypothesis(name, title, releases, launches, measured, baseline_id) for name, title in titles(releases).items()
-    ]
     named = titles(releases)
+    plain = next((name for name, one in releases.items() if one.get("profile") == "baseline"), None)
+    reference = plain or baseline_id or next(iter(releases))
+    table = [
+        {**hypothesis(name, named[name], releases[reference], launches, measured), "is_baseline": name == baseline_id}
+        for name in releases
+    ]
     return {
         "group": group,
         "service": service,
