@@ -80,16 +80,20 @@ def section(group: str, service: str, records: list[dict[str, Any]], baselines: 
         for name in releases
         if old and name != baseline_id and _of(measured, name)
     ]
-    table = [
-        hypothesis(name, title, releases, launches, measured, baseline_id) for name, title in titles(releases).items()
-    ]
     named = titles(releases)
+    plain = next((name for name, one in releases.items() if one.get("profile") == "baseline"), None)
+    reference = plain or baseline_id or next(iter(releases))
+    table = [
+        {**hypothesis(name, named[name], releases[reference], launches, measured), "is_baseline": name == baseline_id}
+        for name in releases
+    ]
     return {
         "group": group,
         "service": service,
         "hosts": sorted({record["host"] for record in records}),
         "hardware": _hardware(records),
         "hypotheses": table,
+        "reference": named[reference],
         "baseline": which,
         "speed": [
             {"release_id": name, "title": named[name], "levels": levels(_of(trusted, name))}
@@ -145,28 +149,21 @@ def _baseline(
 
 
 def hypothesis(
-    name: str,
-    title: str,
-    releases: Mapping[str, Record],
-    launches: Sequence[Record],
-    measured: Sequence[Record],
-    baseline_id: str,
+    name: str, title: str, reference: Record, launches: Sequence[Record], measured: Sequence[Record]
 ) -> dict[str, Any]:
-    """A row of the table of hypotheses."""
+    """A row of the table of hypotheses. ``reference``: a record of the release that the others are told apart from."""
     own = [launch for launch in launches if launch.get("release_id") == name]
-    first = own[-1] if own else releases[name]
-    base = next((one for one in releases.values() if one.get("profile") == "baseline"), {})
+    newest = own[-1] if own else _of(measured, name)[-1]
     ready = [launch["timings"]["ready"] for launch in own if "ready" in launch.get("timings", {})]
     counts = Counter(str(launch.get("verdict")) for launch in own)
     return {
         "release_id": name,
         "title": title,
-        "profile": first.get("profile"),
-        "engine": first.get("engine"),
-        "engine_version": first.get("engine_version", ""),
-        "nccl_version": first.get("nccl_version", ""),
-        "is_baseline": name == baseline_id,
-        "differs": differs(base, first) if base.get("release_id") != name else [],
+        "profile": newest.get("profile"),
+        "engine": newest.get("engine"),
+        "engine_version": newest.get("engine_version", ""),
+        "nccl_version": newest.get("nccl_version", ""),
+        "differs": differs(reference, newest),
         "verdict": own[-1].get("verdict") if own else "",
         "launches": len(own),
         "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
@@ -188,7 +185,7 @@ def hypothesis(
 
 
 def differs(base: Record, other: Record) -> list[str]:
-    """How a release differs from the baseline, a line each; empty where the records do not say their flags."""
+    """How a release differs from another, a line each; empty where the records do not say their flags."""
     if "flags" not in base or "flags" not in other:
         return []
     if base.get("engine") != other.get("engine"):  # whose flags have other names

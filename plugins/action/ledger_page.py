@@ -58,7 +58,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import gathered, host, hypotheses
+from ansible.module_utils.ironserve import baseline, gathered, host, hypotheses
 
 try:
     from ansible.module_utils.ironserve import page
@@ -91,19 +91,24 @@ class ActionModule(ActionBase):
             if "ledgers" in answer:
                 gathered.keep(copies, answer["ledgers"])
             else:
-                absent[name] = {"why": str(answer.get("msg", "no answer")), "kept": gathered.age(copies)}
+                why = " ".join(str(answer.get("msg", "no answer")).split())
+                absent[name] = {"why": why, "kept": gathered.age(copies)}
             ledgers[name] = gathered.read(copies, service)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
-        sections = hypotheses.sections(ledgers, baselines(Path(arguments["baselines"])))
+        try:
+            recorded = baselines(Path(arguments["baselines"]))
+        except ValueError as error:
+            return {**result, "failed": True, "msg": str(error)}
+        sections = hypotheses.sections(ledgers, recorded)
         told = {"at": now, "absent": absent, "sections": sections}
         host.write_text(folder / "report.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
         host.write_text(folder / "report.html", page.render(told, TEMPLATE.read_text()))
         lines = [f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()]
-        Display().display("\n".join([f"\nReport: {folder / 'report.html'} (JSON: report.json)", *lines, ""]))
+        Display().display("\n".join([f"\nReport: {arguments['folder']}/report.html (JSON: report.json)", *lines, ""]))
         return {**result, "changed": False, "page": str(folder / "report.html")}
 
 
 def baselines(folder: Path) -> dict[str, Any]:
-    """The recorded measurements, by ``GROUP/SERVICE``."""
-    files = sorted(folder.glob("*/*.json"))
-    return {f"{file.parent.name}/{file.stem}": json.loads(file.read_text())["measurement"] for file in files}
+    """The recorded measurements, by ``GROUP/SERVICE``. Raises ValueError for a file that is none."""
+    found = {f"{file.parent.name}/{file.stem}": baseline.read(file) for file in sorted(folder.glob("*/*.json"))}
+    return {name: one["measurement"] for name, one in found.items() if one}

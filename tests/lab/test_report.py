@@ -32,6 +32,7 @@ def test_the_page_has_every_launch_also_of_a_host_that_is_gone(hosts, tmp_path):
     [section] = json.loads(fleet.report("report").read_text())["sections"]
     told = {one["profile"]: one for one in section["hypotheses"]}
     assert (told["lab_vllm"]["verdict"], told["bad"]["verdict"]) == ("ready", "failed")
+    assert told["bad"]["differs"] == ["--no-such-flag-at-all 1"]
     assert "the engine exited with status 2: " in told["bad"]["bad"][0]["reason"]
     assert "the engine exited with status 2: " in page
     assert section["hardware"][0]["gpu_family"] == "none"

@@ -1,4 +1,4 @@
-"""A roll whose canary is measured: h1 is the canary of h1 and h2. The engine is the stand-in, the client the real one."""
+"""A roll whose canary is measured: h1 is the canary of h1 and h2; the stand-in engine, the real client."""
 
 from __future__ import annotations
 
