@@ -17,7 +17,7 @@ from deploys import ROOT, Fleet, standin_hosts
 API_KEY = "sk-benchmark-0123456789"
 UNIT = "ironserve-benchmark_main.service"
 LOCK = "environments/vllm-bench-0.32.0-py311"
-SMALL = {"concurrencies": [1, 4], "input_tokens": 16, "output_tokens": 20, "repetitions": 1, "min_requests": 4}
+SMALL = {"concurrencies": [1], "input_tokens": 16, "output_tokens": 20, "repetitions": 1, "min_requests": 4}
 PACE = {"tokens_per_s": 100, "ttft_s": 0.05}
 
 
@@ -68,11 +68,11 @@ def measured(make_lab, tmp_path_factory):
 
 @pytest.mark.timeout(900)  # an environment of 3 GiB is unpacked on both hosts
 def test_both_engines_are_measured_by_one_command_and_the_numbers_are_those_of_their_pace(measured):
-    checked = measured.measure("--check")
+    checked = measured.measure("--check", concurrencies=[1, 4])
     assert "would measure main with vllm bench serve, 1, 4 at a time" in checked.stdout
     assert measured.records("h1") == []
 
-    output = measured.measure("-vvv").stdout
+    output = measured.measure("-vvv", concurrencies=[1, 4]).stdout
     for host in ("h1", "h2"):
         (record,) = measured.records(host)
         runs = {level: found[0] for level, found in record["levels"].items()}
@@ -127,7 +127,7 @@ def test_a_second_command_attaches_to_what_a_lost_controller_began(measured):
 
 @pytest.mark.timeout(600)
 def test_requests_of_others_and_a_restart_make_a_measurement_worthless(measured):
-    run = measured.begun("-l", "h1", concurrencies=[1])
+    run = measured.begun("-l", "h1")
     request = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 1})
     asked = f"curl -sf -H 'Authorization: Bearer {API_KEY}' -H 'Content-Type: application/json' -d '{request}'"
     measured.shell("h1", f"for n in $(seq 40); do {asked} http://127.0.0.1:8000/v1/completions >/dev/null; done")
@@ -138,7 +138,7 @@ def test_requests_of_others_and_a_restart_make_a_measurement_worthless(measured)
     assert "disturbed: the engine answered" in output
 
     count = len(measured.records("h1"))
-    run = measured.begun("-l", "h1", concurrencies=[1])
+    run = measured.begun("-l", "h1")
     measured.shell("h1", "systemctl restart ironserve-main.service")
     output = run.communicate()[0]
     assert run.returncode != 0
