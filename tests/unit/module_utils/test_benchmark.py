@@ -208,6 +208,7 @@ class Host:
         monkeypatch.setattr(benchmark, "end_transient", self.end)
         monkeypatch.setattr(benchmark.hardware, "read", lambda _: {"gpu_family": "none"})
         (tmp_path / "state" / "main").mkdir(parents=True)
+        (tmp_path / "runtime").mkdir()
         (tmp_path / "client" / "bin").mkdir(parents=True)
         (tmp_path / "client" / "bin" / "python3").touch(mode=0o755)
         self.ledger = tmp_path / "state" / "main" / "ledger.jsonl"
@@ -258,7 +259,6 @@ def test_only_a_server_that_is_ready_is_measured(host, changed, why):
 
 
 def test_what_runs_has_to_be_the_active_release(host):
-    (benchmark.host.RUNTIME / "main.activated").parent.mkdir()
     (benchmark.host.RUNTIME / "main.activated").write_text("6.0")
     with pytest.raises(benchmark.BenchmarkError, match="runs another release than the active one, r1: deploy it"):
         host.slice()
@@ -268,7 +268,10 @@ def test_a_second_call_attaches_and_the_record_is_written_once(host):
     first = host.slice()
     assert first["slice"]["done"] is False
     host.tell(whole()[:3])
-    assert host.slice()["slice"]["cursor"] == {"invocation": "inv1"}  # without a cursor: another controller
+    assert host.slice()["slice"]["cursor"] == {
+        "invocation": "inv1",
+        "recorded": 0,
+    }  # without a cursor: another controller
     assert host.begun == 1
     host.tell(whole())
     done = host.slice(first["slice"]["cursor"])
@@ -277,12 +280,28 @@ def test_a_second_call_attaches_and_the_record_is_written_once(host):
     assert not host.folder.exists()
 
 
+def test_what_another_call_has_recorded_meanwhile_is_the_answer_of_this_one_too(host):
+    cursor = host.slice()["slice"]["cursor"]
+    host.tell(whole())
+    first = host.slice()
+    second = host.slice(cursor)
+    assert second["measurement"] == first["measurement"]
+    assert (host.begun, len(host.ledger.read_text().splitlines())) == (1, 1)
+
+
 def test_one_with_another_load_is_ended_first(host):
     host.slice()
     host.benchmark.load = {**LOAD, "seed": 9}
     ended = host.ended
     host.slice()
     assert (host.begun, host.ended) == (2, ended + 1)
+
+
+def test_one_that_was_replaced_by_another_says_so(host):
+    cursor = host.slice()["slice"]["cursor"]
+    (host.folder / "id").write_text("another")
+    with pytest.raises(benchmark.BenchmarkError, match="somebody ended it, or measures it with another load"):
+        host.slice(cursor)
 
 
 def test_a_restart_between_two_slices_ends_the_measurement(host):
