@@ -118,6 +118,7 @@ def test_a_baseline_is_recorded_and_compared_with(measured):
 def test_a_second_command_attaches_to_what_a_lost_controller_began(measured):
     before = len(measured.records("h1"))
     lost = measured.begun("-l", "h1", seed=2)
+    assert API_KEY not in measured.shell("h1", f"ps -eo args; systemctl show {UNIT}")
     lost.kill()
     lost.wait()
     began = measured.shell("h1", f"systemctl show -P InvocationID {UNIT}")
