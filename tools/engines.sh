@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # engines.sh [standin|sglang|vllm|router|client ...]: has what test hosts run engines from: wheels in
 # .ironserve/wheelhouse, a tiny model in .ironserve/models, a folder for environments on disk (a test host's
-# own disk is memory) in .ironserve/engines.
+# own disk is memory) in .ironserve/engines, and one for clients in .ironserve/clients.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p .ironserve/engines .ironserve/wheelhouse
+mkdir -p .ironserve/engines .ironserve/clients .ironserve/wheelhouse
 python tests/engines/make_tiny_model.py .ironserve/models/tiny-llama
 for engine in "$@"; do
     case $engine in

@@ -8,6 +8,7 @@ measures another server, or with another load, is ended first, its control group
 from __future__ import annotations
 
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -271,6 +272,7 @@ class Benchmark:
         )  # fmt: skip
         self.clock, self.sleep = clock, sleep
         self.releases = Releases(service)
+        self.ledger = self.releases.folder / "ledger.jsonl"
 
     def plan(self) -> Plan:
         """What would be measured. Raises BenchmarkError where no server of the active release is ready."""
@@ -317,10 +319,11 @@ class Benchmark:
 
     def _measured(self, start: Mapping[str, Any], cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
         entered, shown_at = self.clock(), float("-inf")
+        known = int(cursor.get("recorded", len(self._recorded())))
         if cursor:
             self._still_runs(cursor["invocation"])
         plan = self.plan()
-        if self._planned(plan) != plan.id:
+        if not cursor and not self._is_planned(plan):
             self.check(plan)
             self._end()
             self._begin(plan)
@@ -331,13 +334,16 @@ class Benchmark:
                 self._still_runs(plan.invocation)
                 alive = self._runs(plan)
                 steps = self._steps(plan)  # what it told last, before it ended
-            if of("end", steps):
-                return self._finished(plan, steps, start)
+            found = self._record(plan, start) if of("end", steps) else None
+            if found or not alive:  # or another call, of a controller that was lost, has recorded it meanwhile
+                found = found or next(iter(self._recorded()[known:]), None)
+            if found:
+                return self._answer(found)
             if of("failed", steps) or not alive:
                 self._still_runs(plan.invocation)
                 raise BenchmarkError(f"service {self.service} could not be measured: {self._why(plan, steps)}")
             if slice_s and self.clock() - entered >= slice_s:
-                return self._slice(plan, steps)
+                return self._slice(plan, steps, known)
             self.sleep(POLL_S)
 
     def _still_runs(self, invocation: str) -> None:
@@ -349,33 +355,47 @@ class Benchmark:
                 f"{self.releases.unit} tells when): measure it again once it stays up"
             )
 
-    def _slice(self, plan: Plan, steps: Steps) -> dict[str, Any]:
+    def _slice(self, plan: Plan, steps: Steps, known: int) -> dict[str, Any]:
         phase, how_far = progress(steps, plan.load, self.clock())
         return {
             "msg": f"{phase} {how_far}",
             "slice": {
                 "done": False, "phase": phase, "progress": how_far, "elapsed_s": self._elapsed_s(plan),
-                "cursor": {"invocation": plan.invocation},
+                "cursor": {"invocation": plan.invocation, "recorded": known},
             },
         }  # fmt: skip
 
-    def _finished(self, plan: Plan, steps: Steps, start: Mapping[str, Any]) -> dict[str, Any]:
-        said = {
-            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "staged_id": host.link_target(self.releases.folder / "active") or "",
-            **{key: value for key, value in start.items() if value},
-            "hardware": hardware.read(plan.release.get("gpus", ())),
-        }
-        samples = gpu_samples.parse(host.read_foreign(plan.folder / SAMPLES, SAMPLES_BYTES) or "")
-        found = record(plan, steps, samples, said)
-        elapsed_s = self._elapsed_s(plan)
-        ledger.append(self.releases.folder / "ledger.jsonl", found)
-        self._end()
-        not_told = "" if is_counted(steps) else " (the engine does not count its requests: others may have run)"
+    def _recorded(self) -> list[dict[str, Any]]:
+        """The measurements in the ledger."""
+        return ledger.measurements(ledger.parse(host.read_text(self.ledger) or ""))
+
+    def _record(self, plan: Plan, start: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Record what was measured, and remove what it left; None where another call has done so at this moment."""
+        with (host.RUNTIME / f"{self.service}.measured.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            steps = self._steps(plan)
+            if not of("end", steps):
+                return None
+            said = {
+                "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "staged_id": host.link_target(self.releases.folder / "active") or "",
+                **{key: value for key, value in start.items() if value},
+                "hardware": hardware.read(plan.release.get("gpus", ())),
+                "counted": is_counted(steps),
+                "elapsed_s": self._elapsed_s(plan),
+            }
+            samples = gpu_samples.parse(host.read_foreign(plan.folder / SAMPLES, SAMPLES_BYTES) or "")
+            found = record(plan, steps, samples, said)
+            ledger.append(self.ledger, found)
+            self._end()
+            return found
+
+    def _answer(self, found: dict[str, Any]) -> dict[str, Any]:
+        not_told = "" if found["counted"] else " (the engine does not count its requests: others may have run)"
         told = f"; DISTURBED: {found['disturbed']}" if found["disturbed"] else not_told
         return {
             "measurement": found,
-            "msg": f"{self.service} was measured in {duration(elapsed_s)}{told}",
+            "msg": f"{self.service} was measured in {duration(found['elapsed_s'])}{told}",
             "slice": {"done": True},
         }
 
@@ -384,25 +404,31 @@ class Benchmark:
         show = host.show(plan.unit)
         if failed := of("failed", steps):
             return str(failed[0].get("msg"))
+        if host.read_foreign(plan.folder / "id") != plan.id:
+            return "somebody ended it, or measures it with another load"
         if show.get("Result") == "timeout":
             return f"it was not through after {duration(plan.timeout_s)}: measure less, or raise timeout_s"
         said = (host.read_foreign(plan.folder / "output", OUTPUT_BYTES) or "").strip().splitlines()
         return f"it {systemd.exit_text(show) or 'was ended'}" + (f": {said[-1]}" if said else "")
 
-    def _planned(self, plan: Plan) -> str:
-        """Id of the plan that the unit works on, or has worked on and nobody has fetched."""
-        text = host.read_foreign(plan.folder / "id") or ""
-        return text if host.show(plan.unit).get("ActiveState") in ("active", "activating") else ""
+    @staticmethod
+    def _is_planned(plan: Plan) -> bool:
+        """Whether the unit works on this plan, or has worked on it and nobody has fetched what it found."""
+        is_on = host.show(plan.unit).get("ActiveState") in ("active", "activating")
+        return is_on and host.read_foreign(plan.folder / "id") == plan.id
 
     @staticmethod
     def _runs(plan: Plan) -> bool:
         show = host.show(plan.unit)
         if not show.get("ActiveState"):
             raise BenchmarkError(f"systemd does not say what becomes of {plan.unit}")
-        return show["ActiveState"] == "activating" or show.get("SubState") == "running"
+        at_work = show["ActiveState"] == "activating" or show.get("SubState") == "running"
+        return at_work and host.read_foreign(plan.folder / "id") == plan.id
 
     @staticmethod
     def _steps(plan: Plan) -> list[dict[str, Any]]:
+        if host.read_foreign(plan.folder / "id") != plan.id:
+            return []
         return parse(host.read_foreign(plan.folder / STEPS, STEPS_BYTES) or "")
 
     def _elapsed_s(self, plan: Plan) -> float:

@@ -17,7 +17,8 @@ STALL_S = 15
 """stall_timeout_s of profiles whose start is made to hang."""
 WATCHDOG_S = 20
 LOCKS = {"sglang": "sglang-0.5.23-cpu", "vllm": "vllm-0.32.0-cpu"}
-BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines")
+BINDS = ("wheelhouse:/srv/wheelhouse:ro", "models:/srv/models:ro", "engines:/opt/ironserve/engines",
+         "clients:/opt/ironserve/clients")  # fmt: skip
 
 
 class BadModel(NamedTuple):
@@ -334,7 +335,9 @@ def real_host(lab: Any, engine: Engine) -> None:
     path = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     with (ROOT / ".ironserve" / "engines.lock").open("w") as turn:  # test files run at the same time
         fcntl.flock(turn, fcntl.LOCK_EX)
-        subprocess.run(["tools/engines.sh", engine.name], cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["tools/engines.sh", engine.name, "client"], cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL
+        )
         lab.up(1, binds=[f"{ROOT}/.ironserve/{bind}" for bind in BINDS])
         wish = json.dumps({"lock": LOCKS[engine.name], "wheelhouse": "/srv/wheelhouse"})
         build = [str(BIN / "ansible"), "-i", str(lab.inventory), "h1", "-m", "engine_environment", "-a", wish]

@@ -48,9 +48,13 @@ class Routed(Fleet):
 def routed(make_lab, tmp_path_factory):
     """h1 and h2 serve behind h3."""
     (ROOT / ".ironserve").mkdir(exist_ok=True)
-    wheels = [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), "environments/sglang-router-0.3.2-py311"]
-    subprocess.run(wheels, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    routed = Routed(standin_hosts(make_lab("-maintenance"), 3), tmp_path_factory.mktemp("maintenance"))
+    (ROOT / ".ironserve" / "clients").mkdir(exist_ok=True)
+    for lock in ("sglang-router-0.3.2-py311", "vllm-bench-0.32.0-py311"):
+        wheels = [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), f"environments/{lock}"]
+        subprocess.run(wheels, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    # The client's environment is 3 GiB, and a test host's own disk is memory.
+    binds = [f"{ROOT}/.ironserve/clients:/opt/ironserve/clients"]
+    routed = Routed(standin_hosts(make_lab("-maintenance"), 3, binds=binds), tmp_path_factory.mktemp("maintenance"))
     (routed.folder / "router.yml").write_text(yaml.safe_dump({"router": {"hosts": {"h3": None}}}))
     for host in ("h1", "h2"):
         routed.model(host)
@@ -83,6 +87,29 @@ def test_a_host_leaves_its_router_only_where_enough_stay_and_comes_back_behind_t
     assert lines_with(admitted.stdout, ["h1", "main", "lab_vllm", "ready", "yes"])
     assert routed.serving() == ["h1", "h2"]
     assert recap(routed.run(*admit).stdout, "h1")["changed"] == 0
+
+
+@pytest.mark.timeout(900)
+def test_a_server_is_out_of_its_router_while_it_is_measured_and_back_afterwards(routed):
+    load = {"concurrencies": [1], "input_tokens": 8, "output_tokens": 8, "repetitions": 1, "min_requests": 2}
+    site = {**SITE, "ironserve_benchmark": load}
+    router = ("-i", str(routed.folder / "router.yml"))
+    argv = routed.command(*router, "-l", "h1", playbook="playbooks/benchmark.yml", **site)
+    run = subprocess.Popen(argv, cwd=ROOT, env=routed.environment(), stdout=subprocess.PIPE, text=True)
+    steps = "/run/ironserve-benchmark_main/steps.jsonl"
+    routed.shell("h1", f"for i in $(seq 1200); do grep -q begin {steps} 2>/dev/null && exit; sleep 0.1; done; exit 1")
+    assert routed.serving() == ["h2"]
+    output = run.communicate()[0]
+    assert run.returncode == 0, output
+    assert routed.serving() == ["h1", "h2"]
+
+    routed.shell("h1", "systemctl stop ironserve-main")
+    failed = routed.run("playbooks/benchmark.yml", "-l", "h1", check=False, ironserve_benchmark=load)
+    assert failed.returncode == 2
+    assert "service main is down, and only one that is ready is measured" in failed.stdout
+    assert routed.admitted() == ["h1", "h2"]  # it was not even drained
+    routed.run("playbooks/admit.yml", "-l", "h1")
+    assert routed.serving() == ["h1", "h2"]
 
 
 @pytest.mark.timeout(900)

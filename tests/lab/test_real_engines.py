@@ -172,6 +172,20 @@ def test_what_took_effect_is_read_back_from_the_ranks_and_from_the_server(real, 
         assert chosen.items() <= effect["added"].items()
 
 
+def test_its_speed_is_measured_by_the_same_command_for_both(real, measured, serving):
+    load = {"concurrencies": [1, 4], "input_tokens": 32, "output_tokens": 16, "repetitions": 1, "min_requests": 4}
+    real.play("-l", "h1", playbook="playbooks/benchmark.yml", ironserve_benchmark=load)
+    record = real.record()
+    runs = {level: found[0] for level, found in record["levels"].items()}
+    measured(**runs)
+    assert (record["event"], record["disturbed"]) == ("measurement", "")
+    assert [(run["requests"], run["failed"]) for run in runs.values()] == [(4, 0), (8, 0)]
+    for run in runs.values():
+        assert min(run["output_tok_s"], run["ttft_ms"]["p50"], run["itl_ms"]["p50"]) > 0
+    assert record["continuations"][0] == record["continuations"][1]
+    assert real.main_pid("h1") == serving
+
+
 def test_a_server_whose_core_is_killed_is_told_and_started_again(real, measured, serving):
     restarts = real.restarts()
     told = real.ambush(real.engine.core, signal.SIGKILL, since=0).result()

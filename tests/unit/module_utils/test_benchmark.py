@@ -185,3 +185,153 @@ def test_the_program_of_the_unit_needs_nothing_but_what_it_brings(tmp_path):
     file.chmod(0o755)
     done = subprocess.run([file, tmp_path / "nowhere"], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("FileNotFoundError")
+
+
+class Host:
+    """A host with a server that is ready, and systemd; ``steps`` is what the unit has told."""
+
+    def __init__(self, monkeypatch, tmp_path) -> None:
+        self.server = {"MainPID": "7", "InvocationID": "inv1", "ExecMainStartTimestampMonotonic": "5000000"}
+        self.unit = {"ActiveState": "inactive", "ExecMainStartTimestampMonotonic": "1000000"}
+        self.found = {"outcome": "ready"}
+        self.begun, self.ended, self.release = 0, 0, RELEASE
+        self.folder = tmp_path / "ironserve-benchmark_main"
+        host = benchmark.host
+        monkeypatch.setattr(benchmark, "RUN", tmp_path)
+        monkeypatch.setattr(benchmark, "SYSTEMD", tmp_path)
+        monkeypatch.setattr(host, "STATE", tmp_path / "state")
+        monkeypatch.setattr(host, "RUNTIME", tmp_path / "runtime")
+        monkeypatch.setattr(host, "show", lambda unit: self.unit if "_" in unit else self.server)
+        monkeypatch.setattr(host, "run", self.run)
+        monkeypatch.setattr(benchmark.probe, "read", lambda *_: self.found)
+        monkeypatch.setattr(benchmark.Releases, "active_release", lambda _: self.release)
+        monkeypatch.setattr(benchmark, "end_transient", self.end)
+        monkeypatch.setattr(benchmark.hardware, "read", lambda _: {"gpu_family": "none"})
+        (tmp_path / "state" / "main").mkdir(parents=True)
+        (tmp_path / "runtime").mkdir()
+        (tmp_path / "client" / "bin").mkdir(parents=True)
+        (tmp_path / "client" / "bin" / "python3").touch(mode=0o755)
+        self.ledger = tmp_path / "state" / "main" / "ledger.jsonl"
+        environment = str(tmp_path / "client")
+        self.benchmark = benchmark.Benchmark("main", environment, LOAD, "root", 600)
+
+    def run(self, argv, **_):
+        assert argv[0] == "systemd-run"
+        self.begun += 1
+        self.unit |= {"ActiveState": "active", "SubState": "running"}
+        return benchmark.host.Done(0, "", "")
+
+    def end(self, *_):
+        self.ended += 1
+        self.unit["ActiveState"] = "inactive"
+        return []
+
+    def tell(self, steps):
+        (self.folder / benchmark.STEPS).write_text("".join(json.dumps(step) + "\n" for step in steps))
+
+    def slice(self, cursor=None):
+        return self.benchmark.measured({"client": {"name": "c"}}, cursor or {}, 0.001)
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    found = Host(monkeypatch, tmp_path)
+    ticks = iter(range(100, 10_000))
+    found.benchmark.clock = lambda: float(next(ticks))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"release": {}}, "was never deployed here"),
+        ({"server": {"MainPID": "0"}}, "does not run"),
+        ({"found": {}}, "is not ready: it has not generated yet"),
+        ({"found": {"outcome": "generation_dead", "detail": "no token"}}, "is not ready: no token"),
+    ],
+)
+def test_only_a_server_that_is_ready_is_measured(host, changed, why):
+    for name, value in changed.items():
+        setattr(host, name, value)
+    with pytest.raises(benchmark.BenchmarkError, match=why):
+        host.slice()
+    assert host.begun == 0
+
+
+def test_what_runs_has_to_be_the_active_release(host):
+    (benchmark.host.RUNTIME / "main.activated").write_text("6.0")
+    with pytest.raises(benchmark.BenchmarkError, match="runs another release than the active one, r1: deploy it"):
+        host.slice()
+
+
+def test_a_second_call_attaches_and_the_record_is_written_once(host):
+    first = host.slice()
+    assert first["slice"]["done"] is False
+    host.tell(whole()[:3])
+    assert host.slice()["slice"]["cursor"] == {
+        "invocation": "inv1",
+        "recorded": 0,
+    }  # without a cursor: another controller
+    assert host.begun == 1
+    host.tell(whole())
+    done = host.slice(first["slice"]["cursor"])
+    assert done["slice"] == {"done": True}
+    assert json.loads(host.ledger.read_text()) == done["measurement"]
+    assert not host.folder.exists()
+
+
+def test_what_another_call_has_recorded_meanwhile_is_the_answer_of_this_one_too(host):
+    cursor = host.slice()["slice"]["cursor"]
+    host.tell(whole())
+    first = host.slice()
+    second = host.slice(cursor)
+    assert second["measurement"] == first["measurement"]
+    assert (host.begun, len(host.ledger.read_text().splitlines())) == (1, 1)
+
+
+def test_one_with_another_load_is_ended_first(host):
+    host.slice()
+    host.benchmark.load = {**LOAD, "seed": 9}
+    ended = host.ended
+    host.slice()
+    assert (host.begun, host.ended) == (2, ended + 1)
+
+
+def test_one_that_was_replaced_by_another_says_so(host):
+    cursor = host.slice()["slice"]["cursor"]
+    (host.folder / "id").write_text("another")
+    with pytest.raises(benchmark.BenchmarkError, match="somebody ended it, or measures it with another load"):
+        host.slice(cursor)
+
+
+def test_a_restart_between_two_slices_ends_the_measurement(host):
+    cursor = host.slice()["slice"]["cursor"]
+    host.server = {**host.server, "InvocationID": "inv2"}
+    with pytest.raises(benchmark.BenchmarkError, match="was stopped or restarted while it was measured"):
+        host.slice(cursor)
+    assert host.unit["ActiveState"] == "inactive"
+    assert not host.ledger.exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "steps", "why"),
+    [
+        ({}, [{"step": "failed", "msg": "8 at a time, warm-up: no request of 8 was answered"}], "no request of 8"),
+        ({"SubState": "failed", "Result": "timeout"}, [], "it was not through after 10m00s: measure less"),
+        ({"SubState": "failed", "ExecMainCode": "2", "ExecMainStatus": "9"}, [], "it was killed by SIGKILL"),
+    ],
+)
+def test_a_measurement_that_ends_early_says_why(host, unit, steps, why):
+    cursor = host.slice()["slice"]["cursor"]
+    host.unit |= unit
+    host.tell(steps)
+    with pytest.raises(benchmark.BenchmarkError, match=why):
+        host.slice(cursor)
+    assert not host.folder.exists()
+
+
+def test_no_secret_is_in_the_command_of_the_unit():
+    argv = benchmark.unit_argv(PLAN)
+    assert argv[-2:] == ["/run/ironserve-benchmark_main/benchmark", "/run/ironserve-benchmark_main"]
+    assert not [word for word in argv if "setenv" in word or "EnvironmentFile" in word]
+    assert benchmark.systemd.service_of(PLAN.unit) is None
