@@ -33,6 +33,8 @@ def standin_hosts(lab: Any, count: int, suite: str = "bookworm", binds: Sequence
     with (ROOT / ".ironserve" / "standin.lock").open("w") as turn:  # test files run at the same time
         fcntl.flock(turn, fcntl.LOCK_EX)
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    for bind in binds:
+        Path(bind.split(":")[0]).mkdir(parents=True, exist_ok=True)
     lab.up(count, suite=suite, binds=[f"{ROOT}/.ironserve/wheelhouse:/srv/wheelhouse:ro", *binds])
     return lab
 
@@ -41,15 +43,22 @@ CLIENT = "vllm-bench-0.32.0-py311"
 """Lock of the benchmark's client for the Python of test hosts, as in standin.yml."""
 
 
-def client_bind() -> str:
-    """Have the wheels of the benchmark's client; the bind of a folder for its 3 GiB, which all test hosts share: their
-    own disk is memory."""
-    (ROOT / ".ironserve" / "clients").mkdir(parents=True, exist_ok=True)
-    with (ROOT / ".ironserve" / "clients.lock").open("w") as turn:  # test files run at the same time
+CLIENTS = f"{ROOT}/.ironserve/clients:/opt/ironserve/clients"
+"""Bind of a folder for its 3 GiB, which all test hosts share: their own disk is memory."""
+
+
+def have_client(lab: Any) -> Any:
+    """Have the benchmark's client on a lab that has been brought up with the bind ``CLIENTS``."""
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    wish = json.dumps({"lock": CLIENT, "wheelhouse": "/srv/wheelhouse", "root": "/opt/ironserve/clients"})
+    with (ROOT / ".ironserve" / "clients.lock").open("w") as turn:  # one build at a time, test files run beside another
         fcntl.flock(turn, fcntl.LOCK_EX)
-        wheels = [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), f"environments/{CLIENT}"]
-        subprocess.run(wheels, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return f"{ROOT}/.ironserve/clients:/opt/ironserve/clients"
+        for argv in (
+            [sys.executable, str(ROOT / "tools" / "wheelhouse.py"), f"environments/{CLIENT}"],
+            [str(BIN / "ansible"), "-i", str(lab.inventory), "h1", "-m", "engine_environment", "-a", wish],
+        ):
+            subprocess.run(argv, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return lab
 
 
 class Fleet:

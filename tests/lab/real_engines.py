@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deploys import BIN, ROOT, UNIT, Fleet
+from deploys import BIN, ROOT, UNIT, Fleet, have_client
 
 STALL_S = 15
 """stall_timeout_s of profiles whose start is made to hang."""
@@ -335,10 +335,9 @@ def real_host(lab: Any, engine: Engine) -> None:
     path = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     with (ROOT / ".ironserve" / "engines.lock").open("w") as turn:  # test files run at the same time
         fcntl.flock(turn, fcntl.LOCK_EX)
-        subprocess.run(
-            ["tools/engines.sh", engine.name, "client"], cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run(["tools/engines.sh", engine.name], cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL)
         lab.up(1, binds=[f"{ROOT}/.ironserve/{bind}" for bind in BINDS])
         wish = json.dumps({"lock": LOCKS[engine.name], "wheelhouse": "/srv/wheelhouse"})
         build = [str(BIN / "ansible"), "-i", str(lab.inventory), "h1", "-m", "engine_environment", "-a", wish]
         subprocess.run(build, cwd=ROOT, env=path, check=True, stdout=subprocess.DEVNULL)
+    have_client(lab)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import ROOT, Fleet, client_bind, standin_hosts
+from deploys import CLIENTS, ROOT, Fleet, have_client, standin_hosts
 
 API_KEY = "sk-benchmark-0123456789"
 UNIT = "ironserve-benchmark_main.service"
@@ -54,7 +54,7 @@ class Measured(Fleet):
 @pytest.fixture(scope="module")
 def measured(make_lab, tmp_path_factory):
     """h1 serves with vLLM, h2 with SGLang, both with a key; both have the client."""
-    hosts = standin_hosts(make_lab("-benchmark"), 2, binds=[client_bind()])
+    hosts = have_client(standin_hosts(make_lab("-benchmark"), 2, binds=[CLIENTS]))
     fleet = Measured(hosts, tmp_path_factory.mktemp("benchmark"))
     for host in ("h1", "h2"):
         fleet.model(host, PACE)

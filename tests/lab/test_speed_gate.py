@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from deploys import Fleet, client_bind, standin_hosts
+from deploys import CLIENTS, Fleet, have_client, standin_hosts
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,7 +43,7 @@ class Gated(Fleet):
 @pytest.fixture(scope="module")
 def fleet(make_lab, tmp_path_factory):
     """Both serve lab_vllm, which is the baseline."""
-    hosts = standin_hosts(make_lab("-speed"), 2, binds=[client_bind()])
+    hosts = have_client(standin_hosts(make_lab("-speed"), 2, binds=[CLIENTS]))
     fleet = Gated(hosts, tmp_path_factory.mktemp("speed"))
     for host in ("h1", "h2"):
         fleet.model(host, BEHAVIOUR)
