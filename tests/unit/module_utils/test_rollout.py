@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fleets import FLAG, answers, batches, fleet, host, names, plan
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 @pytest.mark.parametrize(
     ("count", "said", "expected"),
@@ -247,6 +249,30 @@ def test_routers_that_do_not_exist_are_told_with_what_was_meant():
     rollout.settings(said, {"router": ["r1"], "lab": ["h1", "r1"]}, "h1", problems)
     assert problems.found[0].startswith('host h1: ironserve_routers: unknown router "r2"')
     assert '(did you mean "r1"?)' in problems.found[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"ironserve_speed_gate": {"single_stream": 0.95, "c128": 0.9}}, ""),
+        ({"ironserve_speed_gate": {"singel_stream": 0.95}}, '(did you mean "single_stream"?)'),
+        ({"ironserve_speed_gate": {"c64": 0.9}}, "ironserve_speed_gate.c64: is not measured: ironserve_benchmark."
+                                                 "concurrencies has 1, 8, 32, 128"),
+        ({"ironserve_speed_gate": {"c64": 0.9}, "ironserve_benchmark": {"concurrencies": [64]}}, ""),
+        ({"ironserve_speed_gate": {"c8": 0.9}, "ironserve_canary": "0%"}, "the canary is what is measured"),
+    ],
+    ids=["usual", "misspelt", "not-measured", "measured", "no-canary"],
+)  # fmt: skip
+def test_a_speed_gate_that_could_compare_nothing_is_refused(said, words):
+    problems = Problems()
+    rollout.settings({"ironserve_host_group": "lab", **said}, {"lab": ["h1"]}, "h1", problems)
+    assert words in " ".join(problems.found)
+    assert bool(problems.found) == bool(words)
+
+
+def test_levels_that_nobody_says_are_those_of_the_role():
+    said = (ROOT / "roles" / "benchmark" / "vars" / "main.yml").read_text()
+    assert f"'concurrencies': {list(rollout.LEVELS)}" in said
 
 
 @pytest.mark.parametrize(

@@ -87,3 +87,27 @@ def test_a_host_that_was_lost_says_what_nobody_knows_and_what_to_do(filters):
     )
     assert "playbooks/status.yml -l h3" in rest[0]
     assert "same command" in rest[1]
+
+
+READY = {"verdict": "ready", "timings": {"ready": 3.0}, "under_gate": False}
+
+
+def judged(verdict):
+    return {"verdict": verdict, "msg": f"it is {verdict}", "rows": [1], "changed": False}
+
+
+@pytest.mark.parametrize("verdict", ["slower", "nonsense"])
+def test_a_server_that_is_too_slow_or_talks_nonsense_is_one_to_which_the_gate_said_no(filters, verdict):
+    found = filters.speed_judged(READY, judged(verdict))
+    assert (found["verdict"], found["cause"], found["under_gate"]) == (verdict, f"it is {verdict}", True)
+    assert found["timings"] == READY["timings"]
+
+
+@pytest.mark.parametrize("verdict", ["passed", "undecided", "not comparable", "no baseline"])
+def test_what_is_not_surely_slower_stays_ready_and_is_told(filters, verdict):
+    found = filters.speed_judged(READY, judged(verdict))
+    assert found == {**READY, "speed": {"verdict": verdict, "msg": f"it is {verdict}", "rows": [1]}}
+
+
+def test_steps_that_were_not_gone_through_have_no_seconds(filters):
+    assert filters.steps({"drain": {"elapsed_s": 2}, "clean": {"skipped": True}, "prove_nccl": {}}) == {"drain": 2.0}
