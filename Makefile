@@ -11,7 +11,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 PYTEST := .venv/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages demo demo-fleet demo-down show docs test test-fast lint unit plays engines lab molecule other soak soak-fleet \
+.PHONY: help setup packages demo demo-fleet demo-tune demo-down show docs test test-fast lint unit plays engines lab molecule other soak soak-fleet \
   bench bench-fleet wheelhouse lock dry-run requirements format clean
 
 help:  ## list the targets
@@ -38,9 +38,13 @@ demo: setup packages  ## deploy the real vLLM (or ENGINE=sglang) onto a test hos
 demo-fleet: setup packages  ## three hosts behind a router, under load: a good rollout, and a bad one that takes itself back
 	@tools/demo_fleet.sh
 
+demo-tune: setup packages  ## tune the real vLLM on a test host: two profiles are measured, the faster one serves, a page tells why
+	@tools/demo_tune.sh
+
 demo-down:  ## remove what the demos made, but for the caches
 	@tests/lab/lab --name demo down
 	@tests/lab/lab --name demo-fleet down
+	@tests/lab/lab --name demo-tune down
 
 show: setup  ## print what a profile becomes: make show PROFILE=triton_nccl GROUP=blackwell (or HOST=gpu-a01)
 	@$(if $(or $(GROUP),$(HOST)),,$(error say where: GROUP=blackwell, or HOST= with a name of your inventory))\

@@ -23,6 +23,10 @@ options:
     description: Name of the one service that is meant. Empty means all services of the host.
     type: str
     default: ""
+  profile_folder:
+    description: A folder with further profiles, beside those of the host's variables, which count first.
+    type: str
+    default: ""
 author: Ironserve contributors
 """
 
@@ -137,7 +141,7 @@ class ActionModule(ActionBase):
     """Resolve on the controller; nothing is sent to the host."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("profile", "service"))
+    _VALID_ARGS = frozenset(("profile", "service", "profile_folder"))
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -163,7 +167,8 @@ class ActionModule(ActionBase):
         if accept := str(extra.get("accept") or ""):
             for wrong in parse_accept(accept, knowledge.catalogue(ROOT))[1]:
                 problems.add("-e", "accept", wrong)
-        sources = read_profiles(_texts(site.get("ironserve_profile_paths")), problems)
+        further = [folder] if (folder := str(self._task.args.get("profile_folder") or "")) else []
+        sources = read_profiles([*_texts(site.get("ironserve_profile_paths")), *further], problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)
         groups, own = variables["groups"], str(site["ironserve_host_group"])

@@ -169,7 +169,7 @@ def test_a_plan_that_cannot_be_rolled_fails_before_anything_is_touched(tmp_path,
 
 
 def test_with_plan_true_a_deploy_ends_with_the_plan():
-    for book in ("prepare", "roll", "report"):
+    for book in ("prepare", "roll", "outcome"):
         for play in yaml.safe_load((ROOT / "playbooks" / f"{book}.yml").read_text()):
             # Only what moved is taken back, and where no host had its turn none did.
             assert "plan | default(false) | bool" in play["hosts"] or "ironserve_roll_moved" in play["hosts"], play[
