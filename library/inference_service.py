@@ -50,6 +50,12 @@ options:
         far as it was done. The ledger keeps them with the launch.
     type: dict
     default: {}
+  tune:
+    description:
+      - With O(state=started), which tune tries the release, C(id) and C(round), for the ledger. A release that was only
+        ever tried is not put back.
+    type: dict
+    default: {}
   secrets:
     description: The service's secrets, as M(inference_release) has them. Nothing that is returned or kept holds them.
     type: dict
@@ -202,6 +208,7 @@ def main() -> None:
             "causes": {"type": "list", "elements": "dict", "default": []},
             "cleanup": {"type": "dict", "default": {}},
             "steps": {"type": "dict", "default": {}},
+            "tune": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "reason": {"type": "str", "default": ""},
             "stop_timeout_s": {"type": "float", "default": 180},
@@ -217,8 +224,9 @@ def main() -> None:
             answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
         else:
             answer = service.started(
-                want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"], want["steps"]
-            )
+                want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"],
+                want["steps"], want["tune"],
+            )  # fmt: skip
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         module.fail_json(msg=f"service {want['service']}: {error}")
     for notice in answer.pop("notices", []):

@@ -77,12 +77,16 @@ def good_releases(
 ) -> list[str]:
     """Folders of the releases that may be put back, newest first: the last that each was judged here, it was ready.
 
+    A ready launch of a tune makes none good, since it was only tried; a failed one counts like any other.
+
     Args:
         records: the ledger.
         staged: folders that are still there.
         good: the last-known-good; it is one even if no record of its start is there.
         without: a folder that is not wanted.
     """
+    # One that a tune only tried was measured and never served.
+    records = [entry for entry in records if not (entry.get("tune") and entry.get("verdict") == "ready")]
     newest = [str(entry.get("staged_id")) for entry in reversed(records)]
     if good and good not in newest:
         newest.insert(0, good)
@@ -123,7 +127,7 @@ def record(
         reason: of a verdict that is not ``ready``.
         timings: seconds to each phase.
         took_effect: what a server that is ready runs with, see ``Gate.took_effect``.
-        more: what else is known of the launch: ``phase elapsed_s error hardware nccl_version steps``.
+        more: what else is known of the launch: ``phase elapsed_s error hardware nccl_version steps tune``.
     """
     kept = ("release_id", "profile", "declared_profile", "engine", "lock_id", "host_group")
     entry = {**start, **{key: release[key] for key in kept}, "verdict": verdict, "reason": reason, "timings": timings}

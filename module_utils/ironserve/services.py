@@ -73,6 +73,7 @@ class Service:
         causes: Sequence[Mapping[str, Any]] = (),
         cleanup: Mapping[str, Any] | None = None,
         steps: Mapping[str, float] | None = None,
+        tune: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Start the active release, or attach to it where it runs already, and watch it for a slice.
 
@@ -83,6 +84,7 @@ class Service:
             causes: known causes of a failed start.
             cleanup: what the site says of cleanups (``ironserve_cleanup``).
             steps: seconds of what was done before the start, for the ledger.
+            tune: which tune tries the release, for the ledger: it is no release that was good here, then.
         """
         active = host.link_target(self.releases.folder / "active")
         if self.check:
@@ -141,7 +143,7 @@ class Service:
             effect = answer.get("took_effect")
             watched = {"phase": gate.reading.phase, "elapsed_s": round(gate.elapsed_s(), 2)}
             error = {"error": gate.reading.error} if verdict.verdict in BAD and gate.reading.error else {}
-            more = {**watched, **error, "steps": dict(steps or {})}
+            more = {**watched, **error, "steps": dict(steps or {}), **({"tune": dict(tune)} if tune else {})}
             unrecorded = self._record(release, verdict.verdict, verdict.reason, gate.timings, effect, more)
             answer["notices"] = [*answer.get("notices", []), *unrecorded]
         if verdict.verdict in BAD:

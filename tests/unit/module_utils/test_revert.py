@@ -35,6 +35,13 @@ def test_the_last_known_good_of_an_older_ledger_is_good_unless_it_failed_since()
     assert ledger.good_releases(records((B, "failed")), STAGED, good=A) == [A]
 
 
+def test_what_a_tune_only_tried_is_not_good_and_what_failed_there_is_no_more():
+    tried = [{**record, "tune": {"id": "t", "round": 1}} for record in records((B, "ready"), (C, "failed"))]
+    launches = [*records((A, "ready"), (C, "ready")), *tried]
+    assert ledger.good_releases(launches, STAGED, good=C) == [A]
+    assert ledger.good_releases([*launches, *records((B, "ready"))], STAGED) == [B, A]
+
+
 @pytest.mark.parametrize(
     ("launches", "active", "good", "other", "chosen"),
     [
