@@ -20,7 +20,8 @@ LOAD = {"concurrencies": [1], "input_tokens": 16, "output_tokens": 20, "repetiti
 CRASH = {"exit_in": "kv_cache", "exit_status": 1, "exit_message": "torch.OutOfMemoryError: CUDA out of memory."}
 BEHAVES = {
     "plain": {"tokens_per_s": 60}, "hangs": {"hang_in": "weights"}, "crashes": CRASH,
-    "babbles": {"tokens_per_s": 300, "completion": {"text": " la"}}, "fastest": {"tokens_per_s": 120}, "slowest": {"tokens_per_s": 30},
+    "babbles": {"tokens_per_s": 300, "completion": {"text": " la"}}, "fastest": {"tokens_per_s": 120},
+    "slowest": {"tokens_per_s": 30},
 }  # fmt: skip
 VERDICTS = {"hangs": "stalled", "crashes": "failed", "babbles": "nonsense"}
 
