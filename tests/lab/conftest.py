@@ -18,7 +18,8 @@ PROGRAM = ROOT / "tests" / "lab" / "lab"
 
 
 LONGEST = (
-    "deploy", "rollout", "revert", "real_engines", "cleanup", "soak", "interrupted", "lease", "units", "rollout_real",
+    "deploy", "rollout", "revert", "real_engines", "cleanup", "soak", "interrupted", "benchmark", "lease", "tune",
+    "units", "rollout_real", "speed_gate",
 )  # fmt: skip
 """Files that take minutes, in the order in which workers take them: else all wait for one of them at the end."""
 

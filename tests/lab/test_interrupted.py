@@ -53,7 +53,7 @@ systemctl is-enabled --quiet UNIT && systemctl is-active --quiet UNIT && systemc
 """.replace("UNIT", UNIT)
 
 
-EVERY = 1 if "IRONSERVE_KILLS" in os.environ else 4
+EVERY = 1 if "IRONSERVE_KILLS" in os.environ else 6
 """At one task of so many the controller is killed, and where the release changes hands; ``make soak-fleet``: at all."""
 
 CHANGES_HANDS = {"serve : Activate the release", "serve : Mark the release as proven"}
