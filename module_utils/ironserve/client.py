@@ -37,9 +37,6 @@ def env(api_key: str = "") -> dict[str, str]:
     return {**quiet, **({"OPENAI_API_KEY": api_key} if api_key else {})}
 
 
-ENV = env
-
-
 def write_prompts(path: Path, texts: Iterable[str], load: Mapping[str, Any]) -> None:
     """Write the file of prompts of one run; its name has to end in ``.jsonl``."""
     rows = ({"prompt": text, "output_tokens": load["output_tokens"]} for text in texts)
