@@ -7,6 +7,7 @@ drawn as wide as a phone, and grow on a larger screen.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,12 +164,15 @@ def _time(at: str) -> datetime.datetime:
 
 
 def forest(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """A ratio with its interval on a scale that the rows of a table share; the line in the middle is no change."""
+    """A ratio with its interval, on a logarithmic scale that the rows of a table share; no change is in the middle.
+
+    One wild interval does not make points of all others: a quarter and four times are the ends of any scale.
+    """
     ends = [row[key] for row in rows for key in ("low", "high", "ratio") if row[key] is not None]
-    reach = max(0.1, *(abs(end - 1) for end in ends)) * 1.05
+    reach = min(math.log(4), 1.05 * max(0.1, *(abs(math.log(end)) for end in ends)))
 
     def at(ratio: float) -> str:
-        return f"{50 + 50 * (ratio - 1) / reach:.1f}%"
+        return f"{50 + 50 * max(-1.0, min(1.0, math.log(ratio) / reach)):.1f}%"
 
     interval = ""
     if row["low"] is not None:
