@@ -163,16 +163,21 @@ def _time(at: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(at.replace("Z", "+00:00"))
 
 
+def _log(ratio: float) -> float:
+    """Of a latency that was measured as none, too."""
+    return math.log(max(ratio, 1e-6))
+
+
 def forest(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Markup:
     """A ratio with its interval, on a logarithmic scale that the rows of a table share; no change is in the middle.
 
     One wild interval does not make points of all others: a quarter and four times are the ends of any scale.
     """
     ends = [row[key] for row in rows for key in ("low", "high", "ratio") if row[key] is not None]
-    reach = min(math.log(4), 1.05 * max(0.1, *(abs(math.log(end)) for end in ends)))
+    reach = min(math.log(4), 1.05 * max(0.1, *(abs(_log(end)) for end in ends)))
 
     def at(ratio: float) -> str:
-        return f"{50 + 50 * max(-1.0, min(1.0, math.log(ratio) / reach)):.1f}%"
+        return f"{50 + 50 * max(-1.0, min(1.0, _log(ratio) / reach)):.1f}%"
 
     interval = ""
     if row["low"] is not None:
