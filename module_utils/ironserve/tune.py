@@ -400,16 +400,22 @@ def winner_text(state: State, decision: Mapping[str, Any], group: str, date: str
     table = rows(state)
     row = next(row for row in table if row["candidate"] == winner["name"])
     levels = [compare.name_of(str(level)) for level in state["load"]["concurrencies"]]
-    speeds = ", ".join(f"{level} {row[level]:g}" for level in levels if row[level] is not None)
+
+    def speeds(of: Mapping[str, Any]) -> str:
+        return ", ".join(f"{level} {of[level]:g}" for level in levels if of[level] is not None)
+
     measured = _measured(state, winner["name"])[-1]
-    said = f"{winner['name']} won a tune on {state['host']} ({date}): {speeds} output tok/s"
-    load = state["load"]
+    said = f"{winner['name']} won a tune on {state['host']} ({date}): {speeds(row)} output tok/s"
+    load, others = state["load"], {each["name"]: each for each in decision["others"].values()}
     notes = [
         f"Written by playbooks/tune.yml, tune {state['id']}: {len(table)} candidates, objective {state['objective']}.",
         f"Measured with {measured['client']['name']} {measured['client']['version']}: {load['input_tokens']} tokens "
-        f"in, {load['output_tokens']} out, {row['trials']} launches of {load['repetitions']} repetitions.",
-        *(f"{_interval(each)} of {each['name']}: {each['verdict']}." for each in decision["others"].values()),
-        *(f"{each['candidate']}: {each['verdict']}{', ' + each['why'] if each['why'] else ''}" for each in table),
+        f"in, {load['output_tokens']} out; of the winner {row['trials']} x {load['repetitions']} runs of each level.",
+        *(f"{_interval(each)} of {name}: {each['verdict']}." for name, each in others.items()),
+        *(
+            f"{each['candidate']}: {', '.join(filter(None, (each['verdict'], speeds(each), each['why'])))}"
+            for each in table
+        ),
     ]
     notes = [" ".join(note.split()) for note in notes]
     if not winner["text"]:

@@ -308,6 +308,9 @@ def test_the_winner_is_written_as_a_profile_with_its_numbers(matrix):
     assert {key: value for key, value in profile.items() if key != "description"} == wanted
     assert f"{found[1]['name']} won a tune on h1 (2026-12-01): single_stream 8" in profile["description"]
     assert f"# Written by playbooks/tune.yml, tune {state['id']}" in text
+    notes = [line for line in text.splitlines() if line.startswith("# ")]
+    assert len(set(notes)) == len(notes)
+    assert any(line.startswith(f"# {found[0]['name']}: measured, single_stream 6") for line in notes)
 
 
 def test_a_winner_that_is_the_tuned_profile_already_is_not_written_over_itself():
