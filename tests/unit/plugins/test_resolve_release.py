@@ -33,7 +33,7 @@ def fleet(tmp_path):
     (tmp_path / "group_vars").symlink_to(ROOT / "group_vars")
     (tmp_path / "playbook.yml").write_text(PLAYBOOK)
 
-    def run(profile: str, hosts: dict[str, dict]) -> tuple[str, dict[str, dict]]:
+    def run(profile: str, hosts: dict[str, dict], *more: str) -> tuple[str, dict[str, dict]]:
         (tmp_path / "p.yml").write_text(f"description: d\nextends: triton_nccl\n{profile}")
         said = {"ironserve_profile": "p", "ironserve_profile_paths": [str(tmp_path), "profiles"]}
         named = {name: {**said, **variables} for name, variables in hosts.items()}
@@ -44,6 +44,7 @@ def fleet(tmp_path):
             "-i",
             tmp_path / "hosts.yml",
             tmp_path / "playbook.yml",
+            *more,
         ]
         environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
         result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -93,3 +94,9 @@ def test_a_flags_text_of_python_from_a_template_is_refused(fleet):
     output, _ = fleet("flags: {json: '${x}'}", {"h1": {"ironserve_sizes": sizes}})
     assert "p.yml: flags.json: {'method': 'mtp'" in output
     assert "looks like JSON and is none" in output
+
+
+def test_profiles_that_a_tune_would_try_are_no_profile_to_deploy(fleet):
+    said, found = fleet("", {"h1": {}}, "-e", "profiles=triton_nccl")
+    assert not found
+    assert "-e: profiles: is for playbooks/tune.yml: to deploy one say profile=NAME" in said
