@@ -168,7 +168,7 @@ class ActionModule(ActionBase):
             for wrong in parse_accept(accept, knowledge.catalogue(ROOT))[1]:
                 problems.add("-e", "accept", wrong)
         further = [folder] if (folder := str(self._task.args.get("profile_folder") or "")) else []
-        if "profiles" in extra and not further:  # only a tune has that folder; one letter more would deploy what is declared
+        if "profiles" in extra and not further:  # no tune asks: one letter too many would deploy what is declared
             problems.add("-e", "profiles", "is for playbooks/tune.yml: to deploy one say profile=NAME")
         sources = read_profiles([*_texts(site.get("ironserve_profile_paths")), *further], problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
