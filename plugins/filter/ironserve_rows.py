@@ -32,7 +32,7 @@ CELL = 100
 CAUSE = 80
 """Characters of a cause in the table of a deploy; the JSON has all of them."""
 
-FAILED = ("failed", "stalled", "timeout", "slower", "nonsense")
+FAILED = ("failed", "stalled", "timeout", "slower", "nonsense", "not measured")
 """Verdicts of what was started and did not become ready."""
 
 

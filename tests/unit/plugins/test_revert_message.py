@@ -96,7 +96,7 @@ def judged(verdict):
     return {"verdict": verdict, "msg": f"it is {verdict}", "rows": [1], "changed": False}
 
 
-@pytest.mark.parametrize("verdict", ["slower", "nonsense"])
+@pytest.mark.parametrize("verdict", ["slower", "nonsense", "not measured"])
 def test_a_server_that_is_too_slow_or_talks_nonsense_is_one_to_which_the_gate_said_no(filters, verdict):
     found = filters.speed_judged(READY, judged(verdict))
     assert (found["verdict"], found["cause"], found["under_gate"]) == (verdict, f"it is {verdict}", True)
