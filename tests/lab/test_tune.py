@@ -97,7 +97,7 @@ def test_a_rollback_takes_none_of_the_losers(fleet):
 
 def test_a_tune_that_runs_out_of_time_tells_what_it_did_not_try(fleet):
     result = fleet.play(
-        "-l", "h1", "-e", "profiles=plain,slowest", "-e", "budget_min=0.01", playbook="playbooks/tune.yml",
+        "-l", "h1", "-e", "profiles=plain,slowest", "-e", "budget_min=0.3", playbook="playbooks/tune.yml",
         **fleet.site(),
     )  # fmt: skip
     rows = {row["candidate"]: row for row in json.loads(fleet.report("tune").read_text())}
