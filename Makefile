@@ -81,7 +81,7 @@ lab: setup packages  ## tests on test hosts: real systemd, real sshd
 
 molecule: setup packages  ## every role and the whole deploy, on test hosts
 	tools/engines.sh standin vllm sglang router
-	tools/molecule.sh engine_environment gpu_host router serve deploy real_vllm real_sglang
+	tools/molecule.sh engine_environment gpu_host router serve deploy real_sglang
 
 other: setup packages .venv-other/.complete  ## unit tests and the deploy scenario with the other ansible-core
 	.venv-other/bin/ansible --version | sed -n 1p
