@@ -189,6 +189,19 @@ def test_a_controller_that_is_killed_in_a_trial_resumes_with_that_trial(tmp_path
     assert len(tune.did("measure")) == 5
 
 
+def test_a_tune_that_fails_before_its_first_trial_has_what_was_good_serve(tmp_path):
+    tune = Tune(tmp_path)
+    client = tmp_path / "playbooks/roles/benchmark/tasks/client.yml"
+    client.write_text(yaml.safe_dump([{"name": "Have the client", "fail": {"msg": "disk full"}}]))
+    result = tune.run("-e", "profiles=base,fastest")
+    assert result.returncode == 2
+    assert "[h1] FAILED: disk full" in result.stdout + result.stderr
+    assert tune.did("gate", "serves", "puts back") == ["puts back old good-1"]
+    client.write_text("[]")
+    assert tune.run("-e", "profiles=base,fastest").returncode == 0  # the same command goes on
+    assert tune.did("serves") == ["serves fastest"]
+
+
 def test_what_was_good_before_comes_back_where_no_candidate_could_be_measured(tmp_path):
     tune = Tune(tmp_path)
     result = tune.run("-e", "profiles=hangs,crashes")
