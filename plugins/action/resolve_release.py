@@ -92,6 +92,9 @@ from ansible.module_utils.ironserve.site import (
 )
 from ansible.module_utils.ironserve.wish import meant, resolve_host, views
 
+TUNES = ("profiles", "matrix", "objective", "rounds", "budget_min")
+"""What only a tune knows."""
+
 
 def read_profiles(folders: list[str], problems: Problems) -> dict[str, Source]:
     """Every profile of the folders by name; of two with one name the first folder's counts."""
@@ -168,8 +171,9 @@ class ActionModule(ActionBase):
             for wrong in parse_accept(accept, knowledge.catalogue(ROOT))[1]:
                 problems.add("-e", "accept", wrong)
         further = [folder] if (folder := str(self._task.args.get("profile_folder") or "")) else []
-        if "profiles" in extra and not further:  # no tune asks: one letter too many would deploy what is declared
-            problems.add("-e", "profiles", "is for playbooks/tune.yml: to deploy one say profile=NAME")
+        for name in () if further else TUNES:  # no tune asks: what is declared would be deployed without a word
+            if name in extra:
+                problems.add("-e", name, "is for playbooks/tune.yml: to deploy one profile say profile=NAME")
         sources = read_profiles([*_texts(site.get("ironserve_profile_paths")), *further], problems)
         profiles = {profile or declared[name] for name in meant(site, service)}
         locks = read_locks(_engine_locks(site.get("ironserve_locks"), profiles, sources), problems)

@@ -96,7 +96,8 @@ def test_a_flags_text_of_python_from_a_template_is_refused(fleet):
     assert "looks like JSON and is none" in output
 
 
-def test_profiles_that_a_tune_would_try_are_no_profile_to_deploy(fleet):
-    said, found = fleet("", {"h1": {}}, "-e", "profiles=triton_nccl")
+def test_what_only_a_tune_knows_is_refused_where_something_is_to_be_deployed(fleet):
+    said, found = fleet("", {"h1": {}}, "-e", "profiles=triton_nccl", "-e", '{"matrix": {"base": "triton_nccl"}}')
     assert not found
-    assert "-e: profiles: is for playbooks/tune.yml: to deploy one say profile=NAME" in said
+    for name in ("profiles", "matrix"):
+        assert f"-e: {name}: is for playbooks/tune.yml: to deploy one profile say profile=NAME" in said
