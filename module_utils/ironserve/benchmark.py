@@ -14,6 +14,7 @@ import json
 import os
 import pwd
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def unit_argv(plan: Plan) -> list[str]:
         "systemd-run", "--quiet", f"--unit={plan.unit}", "--service-type=exec", "--remain-after-exit",
         f"--description=Ironserve measures {plan.service}",
         *(f"--property={name}={value}" for name, value in properties.items()),
-        str(plan.folder / "benchmark"), str(plan.folder),
+        sys.executable, "-IS", str(plan.folder / "benchmark"), str(plan.folder),  # /run may be mounted noexec
     ]  # fmt: skip
 
 

@@ -218,6 +218,8 @@ def _talks_nonsense(state: State, without: Collection[str]) -> dict[str, str]:
     measured = {name: _measured(state, name) for name in _names(state) if name not in without}
     last = {name: found[-1] for name, found in measured.items() if found}
     reference = state["baseline"]
+    if reference and any(reference["model"] != one["model"] for one in last.values()):
+        reference = None  # of another model: no measure of what this one says
     if not reference and last:
         alike = {name: sum(not compare.nonsense(one, other) for other in last.values()) for name, one in last.items()}
         reference = last[max(alike, key=lambda name: alike[name])]  # of several the first

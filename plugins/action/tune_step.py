@@ -102,8 +102,8 @@ class ActionModule(ActionBase):
             state = {**state, "rejected": args["rejected"]}
         elif args.get("outcome"):
             state = tune.recorded(state, now, args["outcome"])
-        elif args.get("finished"):
-            state = {**state, "finished": True}
+        elif "finished" in args:
+            state = {**state, "finished": bool(args["finished"])}
         else:
             expected = args.get("expected_s")
             begun |= tune.next_trial(state, float(expected) if expected else None)
