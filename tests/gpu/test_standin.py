@@ -168,7 +168,12 @@ def cmdline(pid: int) -> bytes:
         ("n.nvmlDeviceGetMemoryInfo(h[0], version=1)", {"code": 25}),
         ("n.nvmlShutdown() or n.nvmlDeviceGetCount()", {"code": 1}),
         ("[n.nvmlErrorString(code) for code in (0, 15, 12345)]", ["Success", "GPU is lost", "Unknown Error"]),
-        ("n.nvmlDeviceGetTemperature(h[0], 0)", {"code": 13}),
+        (
+            "[n.nvmlDeviceGetClockInfo(h[0], n.NVML_CLOCK_SM), n.nvmlDeviceGetTemperature(h[0], n.NVML_TEMPERATURE_GPU)]",
+            [180, 31],
+        ),
+        ("n.nvmlDeviceGetCurrentClocksEventReasons(h[0])", 1),
+        ("n.nvmlDeviceGetFanSpeed(h[0])", {"code": 13}),
     ],
 )
 def test_nvidia_ml_py_gets_from_the_library_what_the_files_say(gpus, expression, answer):
