@@ -62,10 +62,14 @@ options:
     default: {}
   reason:
     description:
-      - With O(state=stopped), why the active release was not even started. The ledger keeps it as a failed launch, and
-        so M(host_services) tells it.
+      - With O(state=stopped), why the active release is given up, where the host itself does not know it. The ledger
+        keeps it with O(verdict), and so M(host_services) tells it.
     type: str
     default: ""
+  verdict:
+    description: With O(reason), C(failed) of a release that was not even started, else what its measurement said.
+    type: str
+    default: failed
   stop_timeout_s:
     description: Seconds that a stop may take. Longer than the unit's own limit, after which systemd kills.
     type: float
@@ -211,6 +215,7 @@ def main() -> None:
             "tune": {"type": "dict", "default": {}},
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "reason": {"type": "str", "default": ""},
+            "verdict": {"type": "str", "default": "failed"},
             "stop_timeout_s": {"type": "float", "default": 180},
             "slice_s": {"type": "float", "default": 0},
             "cursor": {"type": "dict", "default": {}},
@@ -221,7 +226,8 @@ def main() -> None:
     service = Service(want["service"], module.check_mode, want["secrets"])
     try:
         if want["state"] == "stopped":
-            answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], want["reason"])
+            told = (want["verdict"], want["reason"]) if want["reason"] else None
+            answer = service.stopped(want["cursor"], want["slice_s"], want["stop_timeout_s"], told)
         else:
             answer = service.started(
                 want["release"], want["cursor"], want["slice_s"], want["causes"], want["cleanup"],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import host
+from . import compare, host
 
 NEEDED = ("model", "client", "load", "hardware", "levels", "continuations")
 """What a comparison reads of a measurement."""
@@ -47,6 +47,8 @@ def write(file: Path, measurement: Mapping[str, Any], recorded_at: str, host_nam
     """
     if measurement.get("disturbed"):
         raise ValueError(f"no baseline was recorded, the measurement was disturbed: {measurement['disturbed']}")
+    if failed := compare.failed(measurement):
+        raise ValueError(f"no baseline was recorded: {failed}")
     silent = [level for level, runs in measurement["levels"].items() if any(run["output_tok_s"] <= 0 for run in runs)]
     if silent:
         raise ValueError(f"no baseline was recorded, a run gave no token at {', '.join(silent)} at a time")

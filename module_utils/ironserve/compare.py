@@ -30,6 +30,14 @@ METRICS = (("output_tok_s", "", True), ("ttft_ms", "p50", False), ("itl_ms", "p5
 LAUNCHES = 4
 """From so many launches on each side on, a launch is what is counted, and not a run of it."""
 
+FAILED_SHARE = 0.01
+"""What a measurement may lack of the answers to a level's requests, the same as a canary's soak may by default."""
+
+REFUSED = ("slower", "nonsense", "failing", "not measured")
+"""Verdicts on a server's speed and answers with which it is given up, like one to which the gate said no."""
+
+OF_RUNS = "intervals are of the runs of one start each: what differs from start to start is not in them"
+
 TOO_FEW = "too few runs to tell: 4 repetitions or more are needed on each side"
 
 START = 12
@@ -175,16 +183,19 @@ def table(old: Measurement, new: Measurement) -> list[dict[str, Any]]:
 
 
 def table_of_launches(old: Sequence[Measurement], new: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """A row for each level that both sides have, and metric: ``level metric old new ratio low high verdict``.
+    """A row for each level that both sides have, and metric: ``level metric old new ratio low high verdict of``.
 
     With four launches or more on each side the medians of the launches are compared, so that what differs between two
-    starts of one release counts as noise; with fewer, all runs.
+    starts of one release counts as noise; with fewer, all runs. ``of`` says which: ``launches`` or ``runs``.
+    Measurements of one launch are one.
     """
+    sides = [_by_launch(old), _by_launch(new)]
+    of = "launches" if min(map(len, sides)) >= LAUNCHES else "runs"
     rows = []
     levels = {level for each in old for level in each["levels"]} & {level for each in new for level in each["levels"]}
     for level in sorted(levels, key=int):
         for metric, inner, higher_is_better in METRICS:
-            before, now = (_units(values(side, level, metric, inner), len(old), len(new)) for side in (old, new))
+            before, now = (_units(side, level, metric, inner, of) for side in sides)
             if not before or not now or min(before) <= 0:  # one token an answer has no time between tokens
                 continue
             found = ratio(before, now)
@@ -198,15 +209,24 @@ def table_of_launches(old: Sequence[Measurement], new: Sequence[Measurement]) ->
                     "low": found.low,
                     "high": found.high,
                     "verdict": verdict(found, higher_is_better),
+                    "of": of,
                 }
             )
     return rows
 
 
-def _units(launches: Sequence[Sequence[float]], *counts: int) -> list[float]:
-    if min(counts) >= LAUNCHES:
-        return [median(runs) for runs in launches if runs]
-    return [value for runs in launches for value in runs]
+def _by_launch(measurements: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Measurements of the same start of a server together; one that does not say its start is one of its own."""
+    found: dict[str, list[Measurement]] = {}
+    for number, each in enumerate(measurements):
+        found.setdefault(str(each.get("invocation") or number), []).append(each)
+    return list(found.values())
+
+
+def _units(launches: Sequence[Sequence[Measurement]], level: str, metric: str, inner: str, of: str) -> list[float]:
+    """What is compared of a side: a value for each launch, or for each run."""
+    runs = [[one for each in values(launch, level, metric, inner) for one in each] for launch in launches]
+    return [median(own) for own in runs if own] if of == "launches" else [one for own in runs for one in own]
 
 
 def agreement(one: Sequence[Sequence[str]], other: Sequence[Sequence[str]]) -> float | None:
@@ -223,8 +243,15 @@ def _start(text: str) -> str:
     return " ".join(text.split())[:START]
 
 
+def same_model(one: Measurement, other: Measurement) -> bool:
+    """Whether the same answers may be expected of both."""
+    return _model(one) == _model(other)
+
+
 def nonsense(baseline: Measurement, measurement: Measurement) -> str:
-    """Why the greedy answers are none that the baseline's model gives, or empty."""
+    """Why the greedy answers are none that the baseline's model gives, or empty; of another model nothing is known."""
+    if not same_model(baseline, measurement):
+        return ""
     new = measurement["continuations"]
     own, found = agreement(*_askings(baseline)), agreement(baseline["continuations"], new)
     if not own or found is None or found >= AGREES * own:
@@ -236,11 +263,27 @@ def nonsense(baseline: Measurement, measurement: Measurement) -> str:
     )
 
 
+def failing(measurement: Measurement) -> str:
+    """The levels at which more requests failed than may, with how many; empty where there are none."""
+    return failed(measurement, FAILED_SHARE)
+
+
+def failed(measurement: Measurement, allowed: float = 0.0) -> str:
+    """The same, where another share of the requests may fail; where nothing is said, none."""
+    told = []
+    for level, runs in measurement["levels"].items():
+        lost, asked = (sum(run.get(key, 0) for run in runs) for key in ("failed", "requests"))
+        if lost > allowed * asked:
+            told.append(f"{lost} of {asked} requests failed at {name_of(level)}")
+    return ", ".join(told)
+
+
 def judge(baseline: Measurement, measurement: Measurement, floors: Mapping[str, float]) -> dict[str, Any]:
     """Whether a measurement may pass: ``verdict``, ``msg`` for an operator, and ``rows`` of :func:`table`.
 
     ``passed``; ``slower``: surely, the whole interval lies under a floor; ``undecided``: the estimate lies under a
-    floor and the interval reaches over it, or there is no interval; ``nonsense``; ``not comparable``.
+    floor and the interval reaches over it, or there is no interval; ``nonsense``; ``failing``, too many requests did;
+    ``not comparable``. What a server says and whether it answers is judged where its speed cannot be compared, too.
 
     Args:
         baseline: the measurement that was recorded to compare with.
@@ -248,6 +291,10 @@ def judge(baseline: Measurement, measurement: Measurement, floors: Mapping[str, 
         floors: least share of the baseline's output tok/s by level, see :func:`level_of`, which raises ValueError.
     """
     levels = {level_of(name): floor for name, floor in floors.items()}
+    if said := failing(measurement):
+        return {"verdict": "failing", "msg": said, "rows": []}
+    if said := nonsense(baseline, measurement):
+        return {"verdict": "nonsense", "msg": said, "rows": []}
     why = differences(baseline, measurement)
     rows = [] if why else table(baseline, measurement)
     speeds = {row["level"]: row for row in rows if row["metric"] == "output_tok_s"}
@@ -259,21 +306,23 @@ def judge(baseline: Measurement, measurement: Measurement, floors: Mapping[str, 
         ]
     if why:
         return {"verdict": "not comparable", "msg": f"cannot be compared: {'; '.join(why)}", "rows": rows}
-    if said := nonsense(baseline, measurement):
-        return {"verdict": "nonsense", "msg": said, "rows": rows}
     found: dict[str, list[str]] = {"slower": [], "undecided": [], "passed": []}
     for level, floor in levels.items():
         row = speeds[level]
         found[_against(row, floor)].append(_told(row, floor))
     outcome = next((name for name, told in found.items() if told), "passed")
     texts = "; ".join(found[outcome])
-    silent = "" if agreement(*_askings(baseline)) else "; whether it talks sense is not known: " + SILENT
+    notes = [OF_RUNS] if texts else []
+    if not agreement(*_askings(baseline)):
+        notes.append(f"whether it talks sense is not known: {SILENT}")
+    if said := failed(measurement):
+        notes.append(said)
     msg = {
         "slower": f"slower than the baseline, beyond noise: {texts}",
         "undecided": f"not proven to be fast enough: {texts}",
         "passed": f"fast enough: {texts}" if texts else "no floor is set",
     }
-    return {"verdict": outcome, "msg": msg[outcome] + silent, "rows": rows}
+    return {"verdict": outcome, "msg": "; ".join([msg[outcome], *notes]), "rows": rows}
 
 
 def _against(row: Mapping[str, Any], floor: float) -> str:

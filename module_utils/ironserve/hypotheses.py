@@ -17,7 +17,7 @@ Record = Mapping[str, Any]
 Ledgers = Mapping[str, Mapping[str, Sequence[Record]]]
 """The records of each service of each host."""
 
-VERDICTS = ("ready", "failed", "stalled", "timeout", "stopped")
+VERDICTS = ("ready", "failed", "stalled", "timeout", *compare.REFUSED, "stopped")
 
 NEWEST = 8
 """As many launches are shown one by one; the counts have all."""
@@ -70,7 +70,7 @@ def sections(ledgers: Ledgers, baselines: Mapping[str, Record] | None = None) ->
 
 def section(group: str, service: str, records: list[dict[str, Any]], baselines: Mapping[str, Record]) -> dict[str, Any]:
     """All that is known of one service of a host group. ``records``: of all its hosts, the oldest first."""
-    launches, measured = ledger.launches(records), ledger.measurements(records)
+    launches, measured = _judged(ledger.launches(records)), ledger.measurements(records)
     trusted = [one for one in measured if not one.get("disturbed")]
     releases = _releases(launches, measured)
     recorded = baselines.get(f"{group}/{service}")
@@ -108,6 +108,18 @@ def section(group: str, service: str, records: list[dict[str, Any]], baselines: 
         "notes": [note for one in measured for note in _notes(one, named)],
         "clocks": [note for one in measured for note in _clocks(one, named)],
     }
+
+
+def _judged(launches: Sequence[Record]) -> list[Record]:
+    """The launches, each once: that one was ready, and then refused for its speed or answers, is one launch."""
+    found: dict[str, Record] = {}
+    for number, one in enumerate(launches):
+        earlier = found.get(str(one.get("invocation")))
+        if earlier and one["verdict"] in compare.REFUSED:
+            found[str(one["invocation"])] = {**earlier, "verdict": one["verdict"], "reason": one["reason"]}
+        else:
+            found[str(one.get("invocation") or number) if not earlier else str(number)] = one
+    return list(found.values())
 
 
 def titles(releases: Mapping[str, Record]) -> dict[str, str]:
@@ -177,7 +189,7 @@ def hypothesis(
                 "elapsed_s": launch.get("elapsed_s"),
             }
             for launch in own
-            if launch.get("verdict") not in ("ready", "stopped")
+            if ledger.is_bad(launch)
         ],
         "ready_s": compare.summary(ready) if ready else None,
         "measurements": len(_of(measured, name)),
@@ -240,7 +252,7 @@ def words(row: Record) -> str:
     estimate = f"{abs(row['ratio'] - 1):.1%}"
     if row["low"] is None:
         return "undecided: too few runs for an interval, 4 or more are needed on each side"
-    interval = f"95% interval {row['low'] - 1:+.1%} to {row['high'] - 1:+.1%}"
+    interval = f"95% interval {row['low'] - 1:+.1%} to {row['high'] - 1:+.1%} of {row['of']}"
     if row["verdict"] == "undecided":
         return f"undecided: {interval}"
     if row["verdict"] == "same":

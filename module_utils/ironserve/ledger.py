@@ -49,6 +49,11 @@ def launches(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if "event" not in record]
 
 
+def is_bad(launch: Mapping[str, Any] | None) -> bool:
+    """Whether it says no to what was launched; that somebody stopped it says nothing."""
+    return launch is not None and str(launch.get("verdict")) not in ("ready", "stopped")
+
+
 def measurements(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of them that are measurements of a running server."""
     return [record for record in records if record.get("event") == "measurement"]

@@ -22,6 +22,9 @@ from .slices import duration
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6bb1", "#999999")
 """Okabe and Ito's, told apart by colour-blind people too; without black and yellow, which a background swallows."""
 
+DASHES = ("", "9,4", "2,4")
+"""Of lines beyond as many as there are colours."""
+
 WIDTH, HEIGHT = 430, 330
 Section = Mapping[str, Any]
 
@@ -33,11 +36,11 @@ STYLE = Style(
     foreground_subtle="var(--ink)",
     guide_stroke_color="var(--line)",
     major_guide_stroke_color="var(--line)",
-    colors=COLOURS,
+    colors=COLOURS * len(DASHES),
     font_family="system-ui, sans-serif",
     opacity="1",
     opacity_hover="1",
-    ci_colors=COLOURS,
+    ci_colors=COLOURS * len(DASHES),
     label_font_size=13,
     major_label_font_size=13,
     legend_font_size=12,
@@ -51,7 +54,7 @@ def render(told: Mapping[str, Any], template: str) -> str:
     """The page. What hosts say is escaped, whatever it is.
 
     Args:
-        told: ``at absent sections``, as ``report.json`` has them.
+        told: ``at absent unread sections``, as ``report.json`` has them.
         template: text of the page's template.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -76,16 +79,27 @@ def day(at: Any) -> str:
 
 
 def charts(section: Section) -> dict[str, dict[str, Any]]:
-    """The charts of a section by name, each with its ``svg`` and the ``legend`` of its lines."""
+    """The charts of a section by name: ``svg``, and ``legend``, of each line its title, colour and dashes."""
     drawn = {"speed": _speed(section["speed"]), **_histories(section["history"])}
     return {
         name: {
             "svg": _svg(chart),
-            "legend": [(line["title"], colour) for (_, line), colour in zip(chart.raw_series, COLOURS)],
+            "legend": [(line["title"], *_look(number)) for number, (_, line) in enumerate(chart.raw_series)],
         }
         for name, chart in drawn.items()
         if chart
     }
+
+
+def _look(number: int) -> tuple[str, str]:
+    """Colour and dashes of a line of a chart, by its number."""
+    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+
+
+def _add(chart: pygal.Graph, title: str, values: Sequence[Any]) -> None:
+    """Another line for a chart."""
+    _, dashes = _look(len(chart.raw_series))
+    chart.add(title, values, **({"stroke_style": {"dasharray": dashes}} if dashes else {}))
 
 
 def _svg(chart: pygal.Graph) -> Markup:
@@ -121,7 +135,7 @@ def _speed(releases: Sequence[Mapping[str, Any]]) -> pygal.Line | None:
     ends = [one["levels"][level][end] for one in releases for level in one["levels"] for end in ("low", "high")]
     chart.y_labels = _round_speeds(min(ends), max(ends))
     for one in releases:
-        chart.add(one["title"], [_with_spread(one["levels"].get(level)) for level in known])
+        _add(chart, one["title"], [_with_spread(one["levels"].get(level)) for level in known])
     return chart
 
 
@@ -154,7 +168,7 @@ def _histories(points: Sequence[Mapping[str, Any]]) -> dict[str, pygal.DateTimeL
         chart.range = (0, max(values))
         for host in dict.fromkeys(point["host"] for point in ordered):
             own = [point for point in ordered if point["host"] == host]
-            chart.add(host, [(_time(point["at"]), point["levels"][level]["median"]) for point in own])
+            _add(chart, host, [(_time(point["at"]), point["levels"][level]["median"]) for point in own])
         drawn[name] = chart
     return drawn
 

@@ -27,6 +27,9 @@ SHARED: dict[str, Any] = {
 LEVELS = (1, 8, 32, 128)
 """Levels of a measurement where nobody says them, as in roles/benchmark/vars (compared by a test)."""
 
+MEASURE_S = 7200
+"""Seconds that a measurement may take where nobody says it, as there."""
+
 Hosts = Mapping[str, Mapping[str, Any]]
 """By host ``roll`` (as :func:`settings` returns it) and ``services``, as :func:`seen_of` picks them."""
 
@@ -48,27 +51,29 @@ def settings(
 ) -> dict[str, Any]:
     """What a host's variables say of a roll; what cannot be meant so is added to ``problems``.
 
-    ``members``: how many hosts the inventory has in the host group, whether they are meant by this run or not.
+    ``members``: how many hosts the inventory has in the host group, whether they are meant by this run or not;
+    ``measure_s``: how long the speed gate may take to measure a server, 0 without one.
     """
     routers, known = [str(name) for name in site.get("ironserve_routers") or ()], groups.get("router", ())
     for name in routers:
         if name not in known:
             problems.add(f"host {host}", "ironserve_routers", unknown("router", name, known))
-    _check_speed_gate(site, host, problems)
+    floors = _check_speed_gate(site, host, problems)
     group = str(site["ironserve_host_group"])
     return {
         "group": group,
         **{key: site.get(f"{PREFIX}{key}", default) for key, default in SHARED.items()},
         "forks": site.get("ironserve_forks"),
         "drain_timeout_s": site.get("ironserve_drain_timeout_s", 0),
+        "measure_s": (site.get("ironserve_benchmark") or {}).get("timeout_s", MEASURE_S) if floors else 0,
         "routers": routers,
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
     }
 
 
-def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) -> None:
-    """A floor that nothing could be compared with would let everything pass."""
+def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) -> Mapping[str, float]:
+    """The floors; one that nothing could be compared with would let everything pass."""
     floors = site.get("ironserve_speed_gate") or {}
     levels = (site.get("ironserve_benchmark") or {}).get("concurrencies", LEVELS)
     for name in floors:
@@ -86,6 +91,7 @@ def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) ->
             )
     if floors and site.get("ironserve_canary", SHARED["canary"]) in (0, "0", "0%"):
         problems.add(f"host {host}", "ironserve_speed_gate", "the canary is what is measured: ironserve_canary is 0")
+    return dict(floors)
 
 
 def declared(host: str, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +189,9 @@ def seen_of(compared: Sequence[Mapping[str, Any]], roll: Mapping[str, Any], answ
 
 
 def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None) -> dict[str, Any]:
-    """The roll of a run: ``hosts batches order serial groups expected_s notes problems``, JSON-plain.
+    """The roll of a run: ``hosts batches order serial groups expected_s hold_s notes problems``, JSON-plain.
+
+    ``hold_s``: how long the hosts are held for it, ample time for all starts and what measuring may take.
 
     Args:
         hosts: all hosts of the run, those that are there already, too.
@@ -221,6 +229,10 @@ def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None
     _check_forks(batches, hosts, forks, problems)
     _check_models(hosts, beyond, problems)
     notes += _batch_notes(batches, entries) + _drain_notes(batches, hosts)
+    expected_s = _expected(batches, groups, entries)
+    canaries = [host for batch in batches if batch["name"] == "canary" for host in batch["hosts"]]
+    measured = ((hosts[host]["roll"].get("measure_s", 0), entries[host]["services"]) for host in canaries)
+    measure_s = sum(most_s * sum(bool(service["reasons"]) for service in services) for most_s, services in measured)
     order = [host for batch in batches for host in batch["hosts"]]
     return {
         "hosts": list(entries.values()),
@@ -228,7 +240,8 @@ def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None
         "order": order,
         "serial": [len(batch["hosts"]) for batch in batches],
         "groups": groups,
-        "expected_s": _expected(batches, groups, entries),
+        "expected_s": expected_s,
+        "hold_s": 3 * (expected_s or 0) + measure_s,
         "notes": notes,
         "problems": problems.found,
     }

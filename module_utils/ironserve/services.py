@@ -48,7 +48,7 @@ def status_word(
         if not proven:
             return "starting"
         return "ready" if serves else "unhealthy"
-    if show.get("ActiveState") == "failed" or (last and last.get("verdict") in BAD):
+    if show.get("ActiveState") == "failed" or ledger.is_bad(last):
         return "failed"
     return "stopped" if show.get("UnitFileState") != "enabled" else "down"
 
@@ -178,16 +178,20 @@ class Service:
             "slice": {"done": True, "phase": "", "progress": "", "expected_s": None, "cursor": {}},
         }
 
-    def stopped(self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, reason: str = "") -> dict[str, Any]:
+    def stopped(
+        self, cursor: Mapping[str, Any], slice_s: float, timeout_s: float, told: tuple[str, str] | None = None
+    ) -> dict[str, Any]:
         """Stop the service for good, over a reboot too, and wait for a slice until it is gone.
 
         Args:
             cursor: what the slice before returned, empty at first.
             slice_s: seconds to wait; 0 waits for the end.
             timeout_s: seconds that the stop may take.
-            reason: why the active release was not even started; the ledger keeps it as a failed launch.
+            told: verdict and reason for the ledger, of a release that was not even started, or that was ready and is
+                given up for what its measurement said.
         """
         changed, unjudged = bool(cursor.get("changed")), bool(cursor.get("unjudged"))
+        invocation = str(cursor.get("invocation") or host.show(self.unit).get("InvocationID", ""))
         if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
             unjudged = unjudged or self._is_unjudged()
             changed = self._stop() or changed
@@ -203,9 +207,10 @@ class Service:
                 f"systemctl status {self.unit} shows its processes"
             )
         notices: list[str] = []
-        if stopped and not self.check and (reason or unjudged):
-            verdict, why = ("failed", reason) if reason else ("stopped", "stopped before there was a verdict")
-            notices = self._record(self.releases.active_release(), verdict, why, {})
+        if stopped and not self.check and (told or unjudged):
+            verdict, why = told or ("stopped", "stopped before there was a verdict")
+            known = {"invocation": invocation} if invocation else {}  # systemd forgets it once the unit is gone
+            notices = self._record(self.releases.active_release(), verdict, why, {}, more=known)
             host.forget_starts(self.unit)  # how it ended, killed perhaps, is not how it failed
         return {
             "changed": changed,
@@ -215,7 +220,13 @@ class Service:
                 "phase": "stopping",
                 "progress": "",
                 "expected_s": None,
-                "cursor": {"changed": changed, "unjudged": unjudged, "began": began, "boot": host.boot_id()},
+                "cursor": {
+                    "changed": changed,
+                    "unjudged": unjudged,
+                    "invocation": invocation,
+                    "began": began,
+                    "boot": host.boot_id(),
+                },
             },
         }
 
@@ -267,7 +278,7 @@ class Service:
 
     def _why_failed(self, show: Mapping[str, str], last: Mapping[str, Any] | None) -> str:
         """Why a service is off that nobody stopped."""
-        if last and last.get("verdict") in BAD:
+        if last and ledger.is_bad(last):
             return str(last.get("reason", ""))
         if show.get("Result") == "start-limit-hit":
             return START_LIMIT

@@ -21,9 +21,9 @@ from .schema import Key, check
 from .slices import duration
 
 State = dict[str, Any]
-"""``id host service objective rounds budget_s load baseline before candidates[{name text}] rejected{name: why} trials[]
-open finished``; ``before`` is the folder of the release that was good when the tune began.
-A trial: ``candidate round verdict why began_s ended_s``, and ``evidence``, ``measurement`` where there are any."""
+"""``id host service objective rounds budget_s load baseline before candidates[{name text}] rejected{name: why}
+releases{name: id} trials[] open finished``; ``before`` is the folder of the release that was good when the tune began.
+A trial: ``candidate release_id round verdict why began_s ended_s``, and ``evidence``, ``measurement`` if there are."""
 
 MOST = 32
 """Candidates of a tune: with ten minutes for each launch and its measurement, a round of so many takes five hours."""
@@ -32,6 +32,11 @@ NAME_LENGTH = 60
 
 ATTEMPTS = 3
 """How often a trial is begun that nobody saw to its end. What takes the controller down with it three times is out."""
+
+NONE_MEASURED = "no candidate could be measured"
+
+PICKED = "it was picked as the best of {} by these very runs, which tell its lead rather too high than too low"
+"""Of several that are equally fast one is always the luckiest, and its interval is that of a single comparison."""
 
 MATRIX = Key(
     "mapping",
@@ -183,23 +188,35 @@ def begin(
         "before": before,
         "candidates": [dict(each) for each in found],
         "rejected": {},
+        "releases": {},
         "trials": [],
         "open": None,
         "finished": False,
     }
 
 
-def resume(state: State, objective: str, rounds: int, budget_s: float) -> State:
+def resume(state: State, wished: State) -> State:
     """The state as a run goes on with that finds it, with its own wishes of what is to be reached.
 
-    A trial that was begun and never recorded was interrupted: it is begun anew, until it was begun too often.
+    A trial that was begun and never recorded was interrupted: it is begun anew, until it was begun too often. Trials of
+    what has become another release since, because its profile was edited, are left out.
+
+    Args:
+        state: as the earlier run left it.
+        wished: as this run would begin it.
     """
-    after = {**state, "objective": objective, "rounds": rounds, "budget_s": budget_s}
-    cut = state["open"]
+    mine = ("objective", "rounds", "budget_s", "baseline", "rejected", "releases")
+    after = {**state, **{key: wished[key] for key in mine}}
+    after["trials"] = [trial for trial in state["trials"] if _is_current(trial, wished)]
+    cut = after["open"] = state["open"] if state["open"] and _is_current(state["open"], wished) else None
     if cut and cut["attempt"] >= ATTEMPTS:
         why = f"begun {ATTEMPTS} times, and no run saw it to its end"
         return _closed(after, cut["began_s"], {"verdict": "interrupted", "why": why})
     return after
+
+
+def _is_current(trial: Mapping[str, Any], wished: State) -> bool:
+    return bool(wished["releases"].get(trial["candidate"], trial["release_id"]) == trial["release_id"])
 
 
 def out(state: State) -> dict[str, tuple[str, str]]:
@@ -208,6 +225,9 @@ def out(state: State) -> dict[str, tuple[str, str]]:
     for trial in state["trials"]:
         if trial["verdict"] not in ("measured", "disturbed"):
             found.setdefault(trial["candidate"], (trial["verdict"], trial["why"]))
+    for name in _names(state):
+        if why := next(filter(None, map(compare.failing, _measured(state, name))), ""):
+            found.setdefault(name, ("failing", why))
     for name, why in _talks_nonsense(state, found).items():
         found.setdefault(name, ("nonsense", why))
     return found
@@ -218,7 +238,7 @@ def _talks_nonsense(state: State, without: Collection[str]) -> dict[str, str]:
     measured = {name: _measured(state, name) for name in _names(state) if name not in without}
     last = {name: found[-1] for name, found in measured.items() if found}
     reference = state["baseline"]
-    if reference and any(reference["model"] != one["model"] for one in last.values()):
+    if reference and not all(compare.same_model(reference, one) for one in last.values()):
         reference = None  # of another model: no measure of what this one says
     if not reference and last:
         alike = {name: sum(not compare.nonsense(one, other) for other in last.values()) for name, one in last.items()}
@@ -284,7 +304,8 @@ def next_trial(state: State, ledger_s: float | None = None) -> dict[str, Any]:
 def opened(state: State, trial: Mapping[str, Any], now_s: float) -> State:
     """The state once a trial of :func:`next_trial` was begun."""
     kept = {key: trial[key] for key in ("candidate", "round", "attempt")}
-    return {**state, "open": {**kept, "began_s": now_s}}
+    release_id = state["releases"].get(trial["candidate"], "")
+    return {**state, "open": {**kept, "release_id": release_id, "began_s": now_s}}
 
 
 def recorded(state: State, now_s: float, outcome: Mapping[str, Any]) -> State:
@@ -307,7 +328,7 @@ def recorded(state: State, now_s: float, outcome: Mapping[str, Any]) -> State:
 
 def _closed(state: State, now_s: float, outcome: Mapping[str, Any]) -> State:
     cut = state["open"]
-    trial = {key: cut[key] for key in ("candidate", "round", "began_s")}
+    trial = {key: cut[key] for key in ("candidate", "release_id", "round", "began_s")}
     kept = {key: outcome[key] for key in ("evidence", "measurement") if outcome.get(key)}
     said = {"verdict": str(outcome["verdict"]), "why": str(outcome.get("why") or "")}
     return {**state, "open": None, "trials": [*state["trials"], {**trial, "ended_s": now_s, **said, **kept}]}
@@ -319,7 +340,8 @@ def _closed(state: State, now_s: float, outcome: Mapping[str, Any]) -> State:
 def decide(state: State) -> dict[str, Any]:
     """The ``winner``, its ``speed`` by the objective, how it stands to ``others``, whether that is ``proven``, ``msg``.
 
-    ``others``: the second best and the first candidate, each with ``name``, ``ratio low high verdict``.
+    ``of``: the best of how many it is; ``others``: the second best and the first candidate, each with ``name``,
+    ``ratio low high verdict``.
     """
     level, gone = compare.level_of(state["objective"]), out(state)
     speeds = {
@@ -328,7 +350,7 @@ def decide(state: State) -> dict[str, Any]:
         if name not in gone and (units := _speeds(_measured(state, name), level))
     }
     if not speeds:
-        return {"winner": "", "speed": None, "others": {}, "proven": False, "msg": "no candidate could be measured"}
+        return {"winner": "", "speed": None, "of": 0, "others": {}, "proven": False, "msg": NONE_MEASURED}
     best, *rest = sorted(speeds, key=lambda name: -speeds[name])  # of equal ones the first
     first = _names(state)[0]
     compared = {"second": rest[0] if rest else "", "first": first if first in rest else ""}
@@ -338,7 +360,10 @@ def decide(state: State) -> dict[str, Any]:
     for each in {each["name"]: each for each in others.values()}.values():
         sure = "" if each["verdict"] == "faster" else ", not proven to be faster"
         told.append(f"{_interval(each)} of {each['name']}{sure}")
-    return {"winner": best, "speed": speeds[best], "others": others, "proven": proven, "msg": "; ".join(told)}
+    if rest[1:]:
+        told.append(PICKED.format(len(speeds)))
+    found = {"winner": best, "speed": speeds[best], "of": len(speeds), "others": others, "proven": proven}
+    return {**found, "msg": "; ".join(told)}
 
 
 def _speeds(measurements: Sequence[Mapping[str, Any]], level: str) -> list[float]:
@@ -414,6 +439,7 @@ def winner_text(state: State, decision: Mapping[str, Any], group: str, date: str
         f"Measured with {measured['client']['name']} {measured['client']['version']}: {load['input_tokens']} tokens "
         f"in, {load['output_tokens']} out; of the winner {row['trials']} x {load['repetitions']} runs of each level.",
         *(f"{_interval(each)} of {name}: {each['verdict']}." for name, each in others.items()),
+        *([PICKED.format(decision["of"])] if decision["of"] > 2 else []),
         *(
             f"{each['candidate']}: {', '.join(filter(None, (each['verdict'], speeds(each), each['why'])))}"
             for each in table

@@ -114,9 +114,10 @@ def compared(found: dict[str, Any] | None, measurement: dict[str, Any]) -> dict[
     if found is None:
         return {"rows": [], "msg": "no baseline is recorded: -e baseline=true records one"}
     old = found["measurement"]
+    wrong = [compare.failed(measurement), compare.nonsense(old, measurement)]
     if why := compare.differences(old, measurement):
-        return {"rows": [], "msg": f"cannot be compared with the baseline: {'; '.join(why)}"}
+        told = [f"cannot be compared with the baseline: {'; '.join(why)}", *wrong]
+        return {"rows": [], "msg": "; ".join(filter(None, told))}
     against = f"against the baseline of {found['recorded_at'][:10]} (profile {old.get('profile')}, {found['host']})"
-    if wrong := compare.nonsense(old, measurement):
-        return {"rows": compare.table(old, measurement), "msg": f"{against}: {wrong}"}
-    return {"rows": compare.table(old, measurement), "msg": against}
+    rows = compare.table(old, measurement)
+    return {"rows": rows, "msg": "; ".join(filter(None, (against, *wrong, compare.OF_RUNS if rows else "")))}

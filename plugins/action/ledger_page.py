@@ -20,7 +20,7 @@ options:
     type: str
     default: ""
   baselines:
-    description: Folder of the recorded baselines, C(GROUP/SERVICE.json).
+    description: Folder of the recorded baselines, C(GROUP/SERVICE.json), relative to the project or absolute.
     type: str
     required: true
   folder:
@@ -95,20 +95,24 @@ class ActionModule(ActionBase):
                 absent[name] = {"why": why, "kept": gathered.age(copies)}
             ledgers[name] = gathered.read(copies, service)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes")
-        try:
-            recorded = baselines(Path(arguments["baselines"]))
-        except ValueError as error:
-            return {**result, "failed": True, "msg": str(error)}
+        recorded, unread = baselines(ROOT / arguments["baselines"])
         sections = hypotheses.sections(ledgers, recorded)
-        told = {"at": now, "absent": absent, "sections": sections}
+        told = {"at": now, "absent": absent, "unread": unread, "sections": sections}
         host.write_text(folder / "report.json", json.dumps(told, indent=2, sort_keys=True) + "\n")
         host.write_text(folder / "report.html", page.render(told, TEMPLATE.read_text()))
         lines = [f"no answer from {name}: {one['why']}; from before: {one['kept']}" for name, one in absent.items()]
+        lines += [f"a recorded baseline was left out: {why}" for why in unread]
         Display().display("\n".join([f"\nReport: {arguments['folder']}/report.html (JSON: report.json)", *lines, ""]))
         return {**result, "changed": False, "page": str(folder / "report.html")}
 
 
-def baselines(folder: Path) -> dict[str, Any]:
-    """The recorded measurements, by ``GROUP/SERVICE``. Raises ValueError for a file that is none."""
-    found = {f"{file.parent.name}/{file.stem}": baseline.read(file) for file in sorted(folder.glob("*/*.json"))}
-    return {name: one["measurement"] for name, one in found.items() if one}
+def baselines(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The recorded measurements, by ``GROUP/SERVICE``; and what is wrong with files that are none."""
+    found, wrong = {}, []
+    for file in sorted(folder.glob("*/*.json")):
+        try:
+            if one := baseline.read(file):
+                found[f"{file.parent.name}/{file.stem}"] = one["measurement"]
+        except ValueError as error:
+            wrong.append(str(error))
+    return found, wrong

@@ -48,7 +48,7 @@ plan:
     - C(hosts) each with C(host), C(group), C(state) (changes or settled), C(serves), C(expected_s) and C(services).
     - C(batches) in the order of the roll, each with C(group), C(name), C(hosts) and C(at_least), the servers that each
       router has to have before it begins. C(order) and C(serial) are the same for a play.
-    - C(groups) with their settings as numbers, C(expected_s) for all, C(notes) and C(problems).
+    - C(groups) with their settings as numbers, C(expected_s) for all, C(hold_s), C(notes) and C(problems).
   returned: always
   type: dict
 """

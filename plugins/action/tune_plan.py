@@ -1,16 +1,15 @@
 # Copyright: Ironserve contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Begins a tune on the controller, or finds the one that an earlier run began; see DOCUMENTATION below."""
+"""Decides on the controller what a tune tries; see DOCUMENTATION below."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tune_plan
-short_description: Begin a tune, or find the one that an earlier run began
+short_description: Decide what a tune tries
 description:
   - Runs on the controller and sends nothing to any host.
-  - Writes the profiles of a matrix and the state of the tune under O(folder). A state that is there and not finished is
-    resumed; a finished tune begins anew.
+  - Writes the profiles of a matrix under O(folder), and nothing else. M(tune_step) begins the tune, or resumes it.
 options:
   profiles:
     description: Names of profiles to try, with commas between.
@@ -52,7 +51,7 @@ author: Ironserve contributors
 """
 
 EXAMPLES = r"""
-- name: Begin the tune
+- name: Plan the tune
   tune_plan:
     profiles: baseline,triton_nccl
     service: main
@@ -77,15 +76,11 @@ profiles:
 most:
   description: Trials that there can be.
   type: int
-resumed:
-  description: How many trials an earlier run had done.
-  type: int
-before:
-  description: Folder of the release that was good when the tune began.
-  type: str
+begin:
+  description: The state that it begins with, for M(tune_step).
+  type: dict
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +97,7 @@ from ansible.module_utils.ironserve.problems import Problems
 
 
 class ActionModule(ActionBase):
-    """Read, decide, write on the controller."""
+    """Read and decide on the controller."""
 
     TRANSFERS_FILES = False
     _VALID_ARGS = frozenset(
@@ -111,7 +106,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Begin or resume."""
+        """Plan it, or say everything that is wrong."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables, args = task_vars or {}, self._task.args
 
@@ -142,25 +137,18 @@ class ActionModule(ActionBase):
         if problems:
             raise AnsibleActionFail(problems.report("this cannot be tuned, nothing was touched"))
         folder = Path(args.get("folder") or ".ironserve/tune") / state["id"]
-        file = folder / "state.json"
-        if (ROOT / file).exists():
-            earlier = json.loads((ROOT / file).read_text(encoding="utf-8"))
-            if not earlier["finished"]:
-                state = tune.resume(earlier, objective, rounds, budget_s)
         if not self._task.check_mode:
             (ROOT / folder / "profiles").mkdir(parents=True, exist_ok=True)
             for each in found:
                 if each["text"]:
                     host.write_text(ROOT / folder / "profiles" / f"{each['name']}.yml", each["text"])
-            host.write_text(ROOT / file, json.dumps(state, indent=1) + "\n")
         return {
             **result,
             "changed": False,
             "id": state["id"],
             "candidates": [each["name"] for each in found],
-            "state": str(file),
+            "state": str(folder / "state.json"),
             "profiles": str(folder / "profiles"),
             "most": len(found) * rounds,
-            "resumed": len(state["trials"]),
-            "before": state["before"],
+            "begin": state,
         }

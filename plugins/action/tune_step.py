@@ -6,18 +6,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: tune_step
-short_description: Record what happened in a tune, or begin its next trial
+short_description: Begin a tune or resume it, record what happened in it, or begin its next trial
 description:
   - Runs on the controller and sends nothing to any host.
-  - Without O(rejected), O(outcome) and O(finished) the next trial is begun, if there is one.
+  - Without O(begin), O(rejected), O(outcome) and O(finished) the next trial is begun, if there is one.
   - The state is written each time, as a whole or not at all, so that a run that is killed can be resumed.
 options:
   state:
-    description: File of the state, from C(tune_plan).
+    description: File of the state, from M(tune_plan).
     type: str
     required: true
+  begin:
+    description: What M(tune_plan) says. A state that is there and not finished is resumed; a finished tune begins anew.
+    type: dict
   rejected:
-    description: Candidates that cannot be launched here, by name, with why.
+    description: Candidates that cannot be launched here, by name, with why; together with O(releases).
+    type: dict
+  releases:
+    description: Ids of the releases of the others, by name. Trials of an earlier run count where these are the same.
     type: dict
   outcome:
     description: How the trial that was begun ended; C(measurement), or C(verdict) with C(why) and C(evidence).
@@ -50,6 +56,14 @@ round:
   type: int
 why:
   description: Why no further trial is begun; empty where one was.
+  type: str
+resumed:
+  description: How many trials of an earlier run count.
+  returned: with O(begin)
+  type: int
+before:
+  description: Folder of the release that was good when the tune began.
+  returned: always
   type: str
 decision:
   description: The winner so far, see C(decide) in C(module_utils/ironserve/tune.py).
@@ -89,17 +103,23 @@ class ActionModule(ActionBase):
     """Read the state, decide, write it."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("state", "rejected", "outcome", "finished", "expected_s"))
+    _VALID_ARGS = frozenset(("state", "begin", "rejected", "releases", "outcome", "finished", "expected_s"))
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Take one step."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         args, file = self._task.args, ROOT / self._task.args["state"]
-        state = json.loads(file.read_text(encoding="utf-8"))
-        now, begun = time.time(), {"why": ""}
-        if args.get("rejected") is not None:
-            state = {**state, "rejected": args["rejected"]}
+        state: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        now = time.time()
+        begun: dict[str, Any] = {"why": ""}
+        judged = {key: args[key] for key in ("rejected", "releases") if key in args}
+        if args.get("begin"):
+            wished = {**args["begin"], **judged}
+            state = tune.resume(state, wished) if state and not state["finished"] else wished
+            begun["resumed"] = len(state["trials"])
+        elif judged:
+            state = {**state, **judged}
         elif args.get("outcome"):
             state = tune.recorded(state, now, args["outcome"])
         elif "finished" in args:
@@ -116,6 +136,7 @@ class ActionModule(ActionBase):
             **result,
             **begun,
             "changed": False,
+            "before": state["before"],
             "decision": decision,
             "rows": tune.rows(state),
             "columns": ["candidate", "verdict", "trials", *levels, "against", "why"],

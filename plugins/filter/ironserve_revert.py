@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
+from ansible.module_utils.ironserve.compare import REFUSED
 from ansible.module_utils.ironserve.slices import duration
 
 
@@ -91,11 +92,11 @@ def steps(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 def speed_judged(gate: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, Any]:
     """The gate's answer for a service together with what benchmark_baseline said of its speed, as ``speed``.
 
-    What is surely slower, talks nonsense or could not be measured is to be given up like anything else to which the
-    gate says no.
+    What is surely slower, talks nonsense, leaves requests unanswered or could not be measured is to be given up like
+    anything else to which the gate says no.
     """
     speed = {key: judged[key] for key in ("verdict", "msg", "rows")}
-    if speed["verdict"] not in ("slower", "nonsense", "not measured"):
+    if speed["verdict"] not in REFUSED:
         return {**gate, "speed": speed}
     return {**gate, "speed": speed, "verdict": speed["verdict"], "cause": speed["msg"], "msg": speed["msg"],
             "under_gate": True}  # fmt: skip

@@ -17,6 +17,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils.ironserve import drift, lease, prometheus, rollout, slices, wish
+from ansible.module_utils.ironserve.compare import REFUSED
 
 SEEN = ("unit", "cause", "profile", "declared_profile", "engine", "release_id", "render_id", "last_known_good_id",
         "address", "port", "model", "gpus", "secrets", "main_pid", "since", "health", "enabled",
@@ -32,7 +33,7 @@ CELL = 100
 CAUSE = 80
 """Characters of a cause in the table of a deploy; the JSON has all of them."""
 
-FAILED = ("failed", "stalled", "timeout", "slower", "nonsense", "not measured")
+FAILED = ("failed", "stalled", "timeout", *REFUSED)
 """Verdicts of what was started and did not become ready."""
 
 

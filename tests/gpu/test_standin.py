@@ -168,10 +168,8 @@ def cmdline(pid: int) -> bytes:
         ("n.nvmlDeviceGetMemoryInfo(h[0], version=1)", {"code": 25}),
         ("n.nvmlShutdown() or n.nvmlDeviceGetCount()", {"code": 1}),
         ("[n.nvmlErrorString(code) for code in (0, 15, 12345)]", ["Success", "GPU is lost", "Unknown Error"]),
-        (
-            "[n.nvmlDeviceGetClockInfo(h[0], n.NVML_CLOCK_SM), n.nvmlDeviceGetTemperature(h[0], n.NVML_TEMPERATURE_GPU)]",
-            [180, 31],
-        ),
+        ("n.nvmlDeviceGetClockInfo(h[0], n.NVML_CLOCK_SM)", 180),
+        ("n.nvmlDeviceGetTemperature(h[0], n.NVML_TEMPERATURE_GPU)", 31),
         ("n.nvmlDeviceGetCurrentClocksEventReasons(h[0])", 1),
         ("n.nvmlDeviceGetFanSpeed(h[0])", {"code": 13}),
     ],

@@ -51,7 +51,8 @@ def told():
             "kept": "its newest record was copied 2026-11-28",
         }
     }
-    return {"at": "2026-11-30T22:50:00Z", "absent": absent, "sections": hypotheses.sections(report_story.ledgers(EVIL))}
+    sections = hypotheses.sections(report_story.ledgers(EVIL))
+    return {"at": "2026-11-30T22:50:00Z", "absent": absent, "unread": [], "sections": sections}
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,21 @@ def test_pictures_are_kept(file):
     sizes = [shot.stat().st_size for shot in shots]
     assert min(sizes) > 50_000
     assert sizes[0] != sizes[1]
+
+
+def test_lines_beyond_the_colours_are_told_apart_and_are_all_in_the_legend(told):
+    [section] = [section for section in told["sections"] if section["group"] == "blackwell"]
+    speed = [{**section["speed"][0], "title": f"release {number}"} for number in range(10)]
+    legend = page.charts({**section, "speed": speed})["speed"]["legend"]
+    assert [title for title, *_ in legend] == [f"release {number}" for number in range(10)]
+    assert len({tuple(look) for _, *look in legend}) == 10
+    assert legend[0][1:] == (page.COLOURS[0], "")
+    assert "stroke-dasharray:9,4" in str(page.charts({**section, "speed": speed})["speed"]["svg"]).replace(" ", "")
+
+
+def test_a_baseline_that_could_not_be_read_is_told(told):
+    shown = page.render({**told, "unread": ["/b/lab/main.json: is no JSON"]}, TEMPLATE)
+    assert "A recorded baseline was left out</b>: /b/lab/main.json: is no JSON" in shown
 
 
 def test_the_page_needs_nothing_from_elsewhere(file):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -36,14 +37,28 @@ class ActionModule(ActionBase):
         return {{"changed": False}}
 """
 RESOLVE = """
+import pathlib
 from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         name = self._task.args["profile"]
         if name == "refused":
-            return {"failed": True, "msg": "no", "problems": ["unknown flag --x"]}
-        release = {"service": "main", "profile": name, "lock": {"folder": "/lock"}}
-        return {"releases": [release], "origins": [{}], "services": {"main": "base"}}
+            return {{"failed": True, "msg": "no", "problems": ["unknown flag --x"]}}
+        edited = pathlib.Path({folder!r}) / ("edited " + name)
+        release = {{"service": "main", "profile": name, "lock": {{"folder": "/lock"}},
+                    "release_id": name + ("2" if edited.exists() else "")}}
+        return {{"releases": [release], "origins": [{{}}], "services": {{"main": "base"}}}}
+"""
+LEASE = """
+import pathlib
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        with open({log!r}, "a") as file:
+            file.write("lease " + self._task.args.get("state", "taken") + "\\n")
+        if (pathlib.Path({folder!r}) / "leased").exists():
+            return {{"failed": True, "msg": "somebody has the host"}}
+        return {{"changed": False}}
 """
 NOTHING = """
 from ansible.plugins.action import ActionBase
@@ -78,10 +93,20 @@ def serve() -> dict[str, list[dict]]:
             {"name": "Judge", "set_fact": {"serve_gates": gate}, "vars": {"verdicts": verdicts}},
             {"name": "Fail", "fail": {"msg": "no"}, "when": "serve_gates.main.verdict != 'ready'"},
         ],
+        "lost": [
+            {
+                "name": "Lost",
+                "when": "lose == serve_release.profile",
+                "block": [
+                    {"name": "Keep", "set_fact": {"serve_lost": {"main": "it was gated"}}},
+                    {"name": "Say", "fail": {"msg": "connection lost while it was gated"}},
+                ],
+            },
+        ],
         "stop": [noted(f"stop {profile}")],
         "fetch_evidence": [{"name": "Fetch", "set_fact": {"serve_evidence": {"dest": f"/evidence/{profile}"}}}],
         "drain": [noted("drain")],
-        **{name: [] for name in ("begin", "prepare", "activate", "clean")},
+        **{name: [] for name in ("begin", "prepare", "activate", "clean", "user")},
     }
 
 
@@ -95,27 +120,37 @@ class Tune:
         for file in ["tune.yml", *(f"tasks/{name}.yml" for name in (
             "tune_trial", "tune_launch", "tune_judge", "judge", "release_lease"))]:  # fmt: skip
             shutil.copy(ROOT / "playbooks" / file, plays / file)
-        judged = {
-            "name": "Judge",
-            "set_fact": {"gpu_host_judged": {"findings": [], "releases": "{{ gpu_host_releases }}"}},
-        }
+        # `found` says what, the first time and again.
+        again = "gpu_host_releases[0].profile in judged_before | default([])"
+        finding = f"{{{{ found['again' if {again} else 'first'] | default([]) }}}}"
+        judged = [
+            {
+                "name": "Judge",
+                "set_fact": {"gpu_host_judged": {"findings": finding, "releases": "{{ gpu_host_releases }}"}},
+            },
+            {
+                "name": "Remember",
+                "set_fact": {"judged_before": "{{ judged_before | default([]) + [gpu_host_releases[0].profile] }}"},
+            },
+        ]
         found = "{{ lookup('file', measurements ~ '/' ~ serve_release.profile ~ '.json') | from_json }}"
         measured = [
             noted("measure {{ serve_release.profile }}"),
             {"name": "Measure", "set_fact": {"benchmark_result": {"measurement": found}}},
         ]
-        roles = {"serve": serve(), "gpu_host": {"main": [judged]}, "engine_environment": {"main": []},
-                 "benchmark": {"client": [], "main": measured}}  # fmt: skip
+        roles = {"serve": serve(), "gpu_host": {"main": judged}, "engine_environment": {"main": []},
+                 "benchmark": {"client": [], "measure": measured}}  # fmt: skip
         for role, files in roles.items():
             (plays / "roles" / role / "tasks").mkdir(parents=True)
             for name, tasks in files.items():
                 (plays / "roles" / role / "tasks" / f"{name}.yml").write_text(yaml.safe_dump(tasks))
         (folder / "roles/benchmark/vars").mkdir(parents=True)
-        load = {"benchmark__load": measurement()["load"]}
+        load = {"benchmark__load": measurement()["load"], "benchmark__said": {"timeout_s": 60}}
         (folder / "roles/benchmark/vars/main.yml").write_text(yaml.safe_dump(load))
         (plays / "action_plugins").mkdir()
         note = NOTE.format(log=str(self.log), folder=str(folder))
-        plugins = {"note": note, "resolve_release": RESOLVE, "host_lease": NOTHING, "engine_environment": NOTHING}
+        lease, resolve = (text.format(log=str(self.log), folder=str(folder)) for text in (LEASE, RESOLVE))
+        plugins = {"note": note, "resolve_release": resolve, "host_lease": lease, "engine_environment": NOTHING}
         for name, text in plugins.items():
             (plays / "action_plugins" / f"{name}.py").write_text(text)
         (plays / "library").mkdir()
@@ -136,7 +171,13 @@ class Tune:
             "ansible_python_interpreter": sys.executable,
         }  # fmt: skip
         hosts = {"lab": {"hosts": {"h1": {}, "h2": {}}, "vars": site}}
+        self.say()
         (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": hosts}}))
+
+    def say(self, **variables: Any) -> None:
+        """What the stand-ins are to do."""
+        (self.folder / "group_vars").mkdir(exist_ok=True)
+        (self.folder / "group_vars" / "lab.yml").write_text(yaml.safe_dump({"found": {}, "lose": "", **variables}))
 
     def run(self, *words: str, limit: str = "h1") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -187,6 +228,72 @@ def test_a_controller_that_is_killed_in_a_trial_resumes_with_that_trial(tmp_path
     assert tune.did("serves") == ["serves fastest"]
     assert tune.run(*words).returncode == 0  # finished: the same command begins anew
     assert len(tune.did("measure")) == 5
+
+
+def test_a_profile_that_was_edited_since_is_measured_anew(tmp_path):
+    tune = Tune(tmp_path)
+    words = ("-e", "profiles=base,slow,fastest", "-e", "rounds=1")
+    (tmp_path / "kill measure fastest").touch()
+    assert tune.run(*words).returncode != 0
+    (tmp_path / "edited slow").touch()
+    result = tune.run(*words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert tune.did("measure")[3:] == ["measure slow", "measure fastest"]
+    assert "goes on: 1 trials of an earlier run count" in result.stdout
+
+
+def test_a_host_that_is_lost_ends_the_tune_says_nothing_of_the_candidate_and_the_same_command_goes_on(tmp_path):
+    tune = Tune(tmp_path)
+    words = ("-e", "profiles=base,crashes,fastest", "-e", "rounds=1")
+    tune.say(lose="crashes")
+    result = tune.run(*words)
+    assert result.returncode == 2
+    assert "connection lost while it was gated" in result.stdout + result.stderr
+    assert tune.did("stop", "serves", "puts back") == ["stop base"]
+    (state,) = tmp_path.glob("tune/*/state.json")
+    kept = json.loads(state.read_text())
+    assert [trial["candidate"] for trial in kept["trials"]] == ["base"]
+    assert (kept["open"]["candidate"], kept["finished"]) == ("crashes", False)
+    tune.say()
+    result = tune.run(*words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert tune.did("measure", "serves") == ["measure base", "measure fastest", "serves fastest"]
+
+
+def test_a_tune_of_a_host_that_somebody_has_writes_nothing(tmp_path):
+    tune = Tune(tmp_path)
+    (tmp_path / "leased").touch()
+    result = tune.run("-e", "profiles=base,slow")
+    assert result.returncode == 2
+    assert "somebody has the host" in result.stdout + result.stderr
+    assert list(tmp_path.glob("tune/*/state.json")) == []
+    assert tune.did("gate", "drain") == []
+
+
+def test_flags_that_only_a_new_environment_knows_are_judged_before_the_host_is_drained(tmp_path):
+    tune = Tune(tmp_path)
+    note = {"rule": "flag-unverified", "severity": "note", "accepted": False, "text": "not there yet"}
+    wrong = {"rule": "flag-unknown", "severity": "error", "accepted": False, "text": "unknown flag --y"}
+    tune.say(found={"first": [note], "again": [wrong]})
+    result = tune.run("-e", "profiles=base,slow")
+    assert result.returncode == 2
+    assert "[h1] FAILED: no candidate may be launched: unknown flag --y" in result.stdout + result.stderr
+    assert tune.did("drain", "gate") == []
+    assert tune.verdicts() == {"base": "rejected", "slow": "rejected"}
+
+
+def test_a_winner_that_does_not_serve_leaves_the_tune_to_go_on(tmp_path):
+    tune = Tune(tmp_path)
+    words = ("-e", "profiles=base,fastest", "-e", "rounds=1")
+    main = tmp_path / "playbooks/roles/serve/tasks/main.yml"
+    serves = main.read_text()
+    main.write_text(yaml.safe_dump([{"name": "Serve", "fail": {"msg": "it stalled"}}]))
+    result = tune.run(*words)
+    assert result.returncode == 2
+    assert "[h1] FAILED: it stalled" in result.stdout + result.stderr
+    main.write_text(serves)
+    assert tune.run(*words).returncode == 0
+    assert tune.did("measure", "serves") == ["measure base", "measure fastest", "serves fastest"]
 
 
 def test_a_tune_that_fails_before_its_first_trial_has_what_was_good_serve(tmp_path):

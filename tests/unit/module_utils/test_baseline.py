@@ -64,6 +64,10 @@ def test_what_nothing_should_be_compared_with_becomes_no_baseline(tmp_path):
     file = tmp_path / "main.json"
     with pytest.raises(ValueError, match="was disturbed: other requests ran"):
         baseline.write(file, measurement(disturbed="other requests ran"), "a", "h1")
+    failing = measurement()
+    failing["levels"]["8"][2]["failed"] = 1
+    with pytest.raises(ValueError, match="no baseline was recorded: 1 of 40 requests failed at c8"):
+        baseline.write(file, failing, "a", "h1")
     silent = measurement()
     silent["levels"]["8"][2]["output_tok_s"] = 0.0
     with pytest.raises(ValueError, match="no token at 8 at a time"):

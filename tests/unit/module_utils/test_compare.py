@@ -7,7 +7,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 from ansible.module_utils.ironserve import compare
@@ -275,8 +275,56 @@ def test_another_attention_backend_is_no_nonsense():
     found = []
     for _ in range(TRIALS):
         old = measurement(1, continuations=[diverging(rng, 0.02), diverging(rng, 0.02)])
-        found.append(compare.nonsense(old, {"continuations": [diverging(rng, 0.05), diverging(rng, 0.05)]}))
+        new = measurement(2, continuations=[diverging(rng, 0.05), diverging(rng, 0.05)])
+        found.append(compare.nonsense(old, new))
     assert found == [""] * TRIALS
+
+
+def test_nonsense_is_found_where_the_speed_cannot_be_compared():
+    babbling = [babble(1), babble(1)]
+    other_load = measurement(2, continuations=babbling, disturbed="others asked")
+    assert compare.judge(measurement(1), other_load, FLOORS)["verdict"] == "nonsense"
+    other_model = measurement(2, continuations=babbling, model={"name": "other", "path": "/m", "revision": ""})
+    assert compare.judge(measurement(1), other_model, FLOORS)["verdict"] == "not comparable"
+
+
+# Requests that fail
+
+
+def failing(seed: int, lost: int, **other: Any) -> dict[str, Any]:
+    found = measurement(seed, **other)
+    found["levels"]["8"][2].update(requests=400, failed=lost)
+    return found
+
+
+def test_a_server_that_leaves_requests_unanswered_does_not_pass_however_fast_it_is():
+    judged = compare.judge(measurement(1), failing(2, 60, factor=1.5), FLOORS)
+    assert (judged["verdict"], judged["msg"]) == ("failing", "60 of 432 requests failed at c8")
+    other_family = failing(2, 60, hardware={"gpu_family": "sm90"})
+    assert compare.judge(measurement(1), other_family, FLOORS)["verdict"] == "failing"
+
+
+def test_one_request_of_hundreds_is_told_and_no_reason_to_go_back():
+    judged = compare.judge(measurement(1), failing(2, 1), FLOORS)
+    assert judged["verdict"] == "passed"
+    assert "1 of 432 requests failed at c8" in judged["msg"]
+
+
+# Launches
+
+
+def test_measurements_of_one_launch_are_one():
+    """Runs of one start scatter less than starts do: four measurements of it are not four launches."""
+    old = [measurement(seed, invocation="a") for seed in range(4)]
+    new = [measurement(10 + seed, 1.02, noise=0.003, invocation="b") for seed in range(4)]
+    assert {row["of"] for row in compare.table_of_launches(old, new)} == {"runs"}
+    apart = [{**each, "invocation": str(number)} for number, each in enumerate(old + new)]
+    assert {row["of"] for row in compare.table_of_launches(apart[:4], apart[4:])} == {"launches"}
+    assert {row["of"] for row in compare.table_of_launches(apart[:4], [*apart[4:7], apart[4]])} == {"runs"}
+
+
+def test_a_gate_says_that_its_interval_is_of_one_start_each():
+    assert "intervals are of the runs of one start each" in compare.judge(measurement(1), measurement(2), FLOORS)["msg"]
 
 
 def test_a_baseline_that_contradicts_itself_cannot_tell_nonsense_and_says_so():

@@ -83,6 +83,17 @@ def test_records_of_older_versions_are_told_as_far_as_they_go():
     assert section["hypotheses"][0]["differs"] == []
 
 
+def test_a_launch_that_was_ready_and_refused_for_its_speed_is_one():
+    ready = report_story.launch("baseline", "2026-11-26T08:12:03Z", invocation="i1")
+    told = {"at": "2026-11-26T08:42:00Z", "verdict": "slower", "reason": "beyond noise", "timings": {}}
+    again = report_story.launch("baseline", "2026-11-26T09:12:03Z", invocation="i2")
+    [section] = hypotheses.sections({"h1": {"main": [ready, {**ready, **told}, again]}})
+    [row] = section["hypotheses"]
+    assert (row["launches"], row["counts"]) == (2, {"ready": 1, "slower": 1})
+    assert [bad["reason"] for bad in row["bad"]] == ["beyond noise"]
+    assert row["ready_s"]["n"] == 2
+
+
 def test_two_releases_of_one_profile_are_told_apart():
     records = [{"release_id": name, "profile": "p"} for name in ("aaaaaaaa", "bbbbbbbb")]
     found = hypotheses.titles({record["release_id"]: record for record in records})

@@ -207,7 +207,7 @@ def test_an_interrupted_trial_is_begun_anew_and_the_third_time_is_its_verdict():
         trial = tune.next_trial(state)
         assert (trial["candidate"], trial["round"], trial["attempt"]) == ("b", 1, attempt)
         state = tune.opened(state, trial, 5000.0 * attempt)
-        state = tune.resume(json.loads(json.dumps(state)), "single_stream", 2, 1e6)
+        state = tune.resume(json.loads(json.dumps(state)), begun("a", "b"))
     assert tune.out(state)["b"][0] == "interrupted"
     assert tune.used_s(state) == 100
     assert tune.next_trial(state)["why"] == "a is the only candidate left"
@@ -215,8 +215,30 @@ def test_an_interrupted_trial_is_begun_anew_and_the_third_time_is_its_verdict():
 
 def test_a_run_that_resumes_may_wish_for_more_rounds_and_another_objective():
     state = Run(begun("a", "b", rounds=1)).all()
-    state = tune.resume(state, "c128", 2, 1e6)
+    state = tune.resume(state, begun("a", "b", objective="c128"))
     assert (state["objective"], tune.next_trial(state)["candidate"]) == ("c128", "b")
+
+
+def test_what_was_measured_of_a_profile_that_was_edited_since_does_not_count():
+    first = begun("a", "b", "c", rounds=1)
+    first["releases"] = {"a": "a1", "b": "b1", "c": "c1"}
+    state = Run(first, c={"verdict": "failed", "why": "out of memory"}).all()
+    state = tune.opened(state, {"candidate": "b", "round": 2, "attempt": 1}, 1000)
+    wished = {**first, "rounds": 2, "releases": {"a": "a1", "b": "b2", "c": "c2"}}
+    run = Run(tune.resume(state, wished))
+    assert (tune.out(run.state), run.state["open"]) == ({}, None)
+    run.all()
+    assert "".join(run.order) == "bccba"  # of a the first round is there
+
+
+def test_a_candidate_that_leaves_requests_unanswered_is_out():
+    end = measurement(9, 2.0)
+    end["levels"]["128"][1]["failed"] = 2
+    run = Run(begun("a", "b", "c"), b={"measurement": end})
+    state = run.all()
+    assert "".join(run.order) == "abcca"
+    assert tune.out(state) == {"b": ("failing", "2 of 40 requests failed at c128")}
+    assert tune.decide(state)["winner"] in ("a", "c")
 
 
 def test_a_trial_that_was_not_begun_cannot_be_recorded():
@@ -253,6 +275,11 @@ def test_the_fastest_wins_and_is_proven_where_its_interval_says_so():
     assert decision["others"]["first"]["ratio"] == pytest.approx(1.3, abs=0.05)
     assert decision["msg"].startswith("b is the fastest by single_stream: 8")
     assert "of a" in decision["msg"]
+
+
+def test_the_best_of_many_is_told_as_picked():
+    assert "picked as the best of 3" in tune.decide(Run(begun("a", "b", "c"), b=1.3).all())["msg"]
+    assert "picked" not in tune.decide(Run(begun("a", "b"), b=1.3).all())["msg"]
 
 
 def test_a_winner_within_noise_is_not_proven():

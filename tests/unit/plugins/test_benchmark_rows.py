@@ -94,12 +94,22 @@ def test_two_that_differ_are_not_compared(action):
 def test_a_comparison_names_its_baseline_and_its_rows_are_shown(action, filters):
     found = {"measurement": measurement(), "recorded_at": "2026-11-30T22:00:00", "host": "h9"}
     answer = action.compared(found, measurement())
-    assert answer["msg"] == "against the baseline of 2026-11-30 (profile p, h9)"
+    assert answer["msg"].startswith("against the baseline of 2026-11-30 (profile p, h9); 1 of 8 requests failed at c8")
     seen = host(measurement())
     seen["benchmark_done"]["main"]["compared"] = answer
     cells = filters.difference_cells(filters.differences(["h1"], {"h1": seen}))
     assert (cells[0]["baseline"], cells[0]["now"], cells[0]["ratio"]) == ("62.0", "62.0", "1.000")
     assert cells[0]["interval"] == "too few runs"
+
+
+def test_one_file_that_is_no_baseline_takes_nothing_from_the_page(tmp_path):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "main.json").write_text(json.dumps({"measurement": measurement()}))
+    (tmp_path / "lab" / "chat.json").write_text("{")
+    found, wrong = load("action", "ledger_page").baselines(tmp_path)
+    assert list(found) == ["lab/main"]
+    assert len(wrong) == 1
+    assert "chat.json: is no JSON" in wrong[0]
 
 
 def test_fast_nonsense_is_told(action):
