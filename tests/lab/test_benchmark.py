@@ -111,6 +111,7 @@ def test_a_baseline_is_recorded_and_compared_with(measured):
 
 @pytest.mark.timeout(600)
 def test_a_second_command_attaches_to_what_a_lost_controller_began(measured):
+    measured.shell("h1", "mount -o remount,noexec /run")  # as hardened hosts have it
     before = len(measured.records("h1"))
     lost = measured.begun("-l", "h1", seed=2)
     assert API_KEY not in measured.shell("h1", f"ps -eo args; systemctl show {UNIT}")
@@ -121,6 +122,18 @@ def test_a_second_command_attaches_to_what_a_lost_controller_began(measured):
     assert len(measured.records("h1")) == before + 1
     started = f"journalctl -o cat -u {UNIT} INVOCATION_ID={began} + UNIT={UNIT} | grep -c ^Started || true"
     assert int(measured.shell("h1", started)) == before + 1
+
+
+@pytest.mark.timeout(600)
+def test_a_host_that_cannot_be_reached_keeps_no_other_from_being_measured(measured):
+    before = len(measured.records("h2"))
+    measured.lab.cut("h1")
+    result = measured.measure("-e", "serve_reconnect_timeout_s=5", check=False)
+    measured.lab.join("h1")
+    assert result.returncode != 0
+    assert len(measured.records("h2")) == before + 1
+    notes = {row["host"]: row["note"] for row in json.loads(measured.report("benchmark").read_text())}
+    assert "connection lost" in notes["h1"], result.stdout
 
 
 @pytest.mark.timeout(600)

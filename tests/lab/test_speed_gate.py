@@ -76,4 +76,19 @@ def test_a_canary_that_is_a_fifth_slower_goes_back_and_nobody_follows_it(fleet):
     assert (fleet.status("h1")["release_id"], fleet.main_pid("h2")) == before
     # No rollback takes it for one that was good here.
     slow = [one for one in fleet.records("h1") if one.get("profile") == "slow" and "verdict" in one]
-    assert (slow[-1]["verdict"], "slower than the baseline" in slow[-1]["reason"]) == ("failed", True)
+    assert [one["verdict"] for one in slow] == ["ready", "slower"]
+    assert slow[0]["invocation"] == slow[1]["invocation"]
+    assert "slower than the baseline" in slow[1]["reason"]
+    assert "intervals are of the runs of one start each" in slow[1]["reason"]
+
+
+def test_a_baseline_that_cannot_be_read_is_refused_before_any_host_is_touched(fleet):
+    file = baseline.path(str(fleet.folder / "baselines"), "lab", "main")
+    before, good = [fleet.written(host) for host in ("h1", "h2")], file.read_text()
+    file.write_text(good[:100])
+    result = fleet.roll("-e", "profile=slow", check=False)
+    file.write_text(good)
+    assert result.returncode != 0
+    assert "main.json: is no JSON" in result.stdout
+    assert "restore it from git, or record one anew" in result.stdout
+    assert [fleet.written(host) for host in ("h1", "h2")] == before

@@ -88,11 +88,44 @@ def test_the_winners_profile_has_its_numbers_and_can_be_deployed(fleet):
     pid = fleet.main_pid("h1")
     fleet.play("-l", "h1", "-e", "profile=tuned_lab", "--check")
     assert fleet.main_pid("h1") == pid
+    fleet.play("-l", "h1", "-e", "profile=tuned_lab")
+    assert (fleet.status("h1")["profile"], fleet.status("h1")["status"]) == ("tuned_lab", "ready")
+    fleet.play("-l", "h1", playbook="playbooks/rollback.yml")
+    assert fleet.status("h1")["profile"] == "fastest"
 
 
 def test_a_rollback_takes_none_of_the_losers(fleet):
     fleet.play("-l", "h1", playbook="playbooks/rollback.yml")
     assert fleet.status("h1")["profile"] == "plain"
+
+
+def test_a_host_that_is_lost_says_nothing_of_a_candidate_and_without_a_winner_what_was_good_comes_back(fleet):
+    words = ["-l", "h1", "-e", "profiles=hangs,crashes", "-e", "rounds=1"]
+    argv = fleet.command(*words, playbook="playbooks/tune.yml", serve_reconnect_timeout_s=5, **fleet.site())
+    run = subprocess.Popen(argv, cwd=ROOT, env=fleet.environment(), stdout=subprocess.PIPE, text=True)
+    folder, until = fleet.folder / "reports" / "tune", time.monotonic() + 120
+    known = set(folder.glob("*/state.json"))
+    while not any('"open": {' in file.read_text() for file in set(folder.glob("*/state.json")) - known):
+        assert run.poll() is None, run.stdout.read()
+        assert time.monotonic() < until, "no trial was begun"
+        time.sleep(0.1)
+    fleet.lab.cut("h1")
+    output = run.communicate()[0]
+    fleet.lab.join("h1")
+    assert run.returncode != 0
+    assert "h1: connection lost while" in output
+    assert "the same command again goes on from whatever it finds there" in output
+    (state,) = set(folder.glob("*/state.json")) - known
+    kept = json.loads(state.read_text())
+    assert (kept["trials"], kept["open"]["candidate"], kept["finished"]) == ([], "hangs", False)
+
+    result = fleet.play(*words, playbook="playbooks/tune.yml", check=False, **fleet.site())
+    assert result.returncode != 0
+    assert "no candidate could be measured" in result.stdout
+    rows = {row["candidate"]: row["verdict"] for row in json.loads(fleet.report("tune").read_text())}
+    assert rows == {"hangs": "stalled", "crashes": "failed"}, result.stdout
+    status = fleet.status("h1")
+    assert (status["profile"], status["status"]) == ("plain", "ready")
 
 
 def test_a_tune_that_runs_out_of_time_tells_what_it_did_not_try(fleet):
