@@ -119,5 +119,4 @@ def compared(found: dict[str, Any] | None, measurement: dict[str, Any]) -> dict[
         told = [f"cannot be compared with the baseline: {'; '.join(why)}", *wrong]
         return {"rows": [], "msg": "; ".join(filter(None, told))}
     against = f"against the baseline of {found['recorded_at'][:10]} (profile {old.get('profile')}, {found['host']})"
-    rows = compare.table(old, measurement)
-    return {"rows": rows, "msg": "; ".join(filter(None, (against, *wrong, compare.OF_RUNS if rows else "")))}
+    return {"rows": compare.table(old, measurement), "msg": "; ".join(filter(None, (against, *wrong)))}

@@ -38,9 +38,11 @@ def rows(hosts: Sequence[str], hostvars: Mapping[str, Any], check_mode: bool) ->
 
 
 def _why_not(seen: Mapping[str, Any], look: Mapping[str, Any], check_mode: bool) -> str:
-    if not look.get("release_id"):
-        return "not deployed" if look["service"] else "not reached"
-    return str(seen.get("benchmark_failed") or ("would be measured" if check_mode else "not reached"))
+    if seen.get("benchmark_failed"):
+        return str(seen["benchmark_failed"])
+    if look["service"] and not look.get("release_id"):
+        return "not deployed"
+    return "would be measured" if look["service"] and check_mode else "not reached"
 
 
 def levels(measurement: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -120,6 +122,11 @@ def difference_cells(shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
+def difference_summary(shown: Sequence[Mapping[str, Any]]) -> str:
+    """What their intervals leave out."""
+    return compare.OF_RUNS if shown else ""
+
+
 class FilterModule:
     """The filters by name."""
 
@@ -131,4 +138,5 @@ class FilterModule:
             "ironserve_benchmark_summary": summary,
             "ironserve_benchmark_differences": differences,
             "ironserve_difference_cells": difference_cells,
+            "ironserve_difference_summary": difference_summary,
         }
