@@ -82,6 +82,12 @@ measurement:
   description: The record of the ledger; empty in check mode and before the end.
   returned: success
   type: dict
+server_failed:
+  description: >-
+    Whether it is the server that could not be measured, because it was not ready, was restarted or left requests
+    unanswered, and not the host that lacks what a measurement needs.
+  returned: failure
+  type: bool
 msg:
   description: What was measured, or how far it is, in a line.
   returned: always
@@ -96,7 +102,7 @@ import subprocess
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.ironserve import systemd
-from ansible.module_utils.ironserve.benchmark import Benchmark, BenchmarkError
+from ansible.module_utils.ironserve.benchmark import Benchmark, BenchmarkError, SetupError
 
 
 def main() -> None:
@@ -128,9 +134,11 @@ def main() -> None:
             )
         answer = benchmark.measured(start, want["cursor"], want["slice_s"])
     except BenchmarkError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), server_failed=not isinstance(error, SetupError))
     except (OSError, RuntimeError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
-        module.fail_json(msg=f"service {name} could not be measured: {type(error).__name__}: {error}")
+        module.fail_json(
+            msg=f"service {name} could not be measured: {type(error).__name__}: {error}", server_failed=False
+        )
     module.exit_json(**{"changed": False, "measurement": {}, **answer})
 
 

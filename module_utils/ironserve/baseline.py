@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import compare, host
 
-NEEDED = ("model", "client", "load", "hardware", "levels", "continuations")
-"""What a comparison reads of a measurement."""
+NEEDED: Mapping[str, Sequence[str]] = {
+    "model": ("name", "path"), "client": ("name", "version"), "load": (), "hardware": ("gpu_family",), "levels": (),
+    "continuations": (),
+}  # fmt: skip
+"""What a comparison reads of a measurement, and of each part."""
 
 HOW = "record one anew"
 
@@ -34,10 +37,25 @@ def read(file: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise ValueError(f"{file}: is no JSON ({error}): restore it from git, or {HOW}") from error
     measurement = found.get("measurement") if isinstance(found, dict) else None
-    missing = [key for key in NEEDED if not isinstance(measurement, dict) or key not in measurement]
-    if missing:
+    if missing := _missing(measurement if isinstance(measurement, dict) else {}):
         raise ValueError(f"{file}: the measurement in it has no {', '.join(missing)}: {HOW}")
     return found
+
+
+def _missing(measurement: Mapping[str, Any]) -> list[str]:
+    """What a measurement lacks, or has in another shape."""
+    missing = []
+    for key, inner in NEEDED.items():
+        part = measurement.get(key)
+        if not isinstance(part, list if key == "continuations" else dict):
+            missing.append(key)
+        else:
+            missing += [f"{key}.{name}" for name in inner if name not in part]
+    levels = measurement.get("levels")
+    runs = [run for level in levels.values() for run in level] if isinstance(levels, dict) else []
+    if not all(isinstance(run, dict) and isinstance(run.get("output_tok_s"), (int, float)) for run in runs):
+        missing.append("levels.*.output_tok_s")
+    return missing
 
 
 def write(file: Path, measurement: Mapping[str, Any], recorded_at: str, host_name: str) -> None:

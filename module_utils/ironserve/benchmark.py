@@ -56,6 +56,10 @@ class BenchmarkError(Exception):
     """Nothing was measured; the text is for an operator."""
 
 
+class SetupError(BenchmarkError):
+    """The host lacks something that a measurement needs; the server is not to blame."""
+
+
 def unit_of(service: str) -> str:
     """The unit that measures a service. Its name is of no service: none has an underscore."""
     return f"ironserve-benchmark_{service}.service"
@@ -278,7 +282,7 @@ class Benchmark:
     def plan(self) -> Plan:
         """What would be measured. Raises BenchmarkError where no server of the active release is ready."""
         if not SYSTEMD.is_dir():
-            raise BenchmarkError("no systemd runs on this host")
+            raise SetupError("no systemd runs on this host")
         release, show = self.releases.active_release(), host.show(self.releases.unit)
         if not release:
             raise BenchmarkError(f"service {self.service} was never deployed here: deploy it first")
@@ -298,11 +302,11 @@ class Benchmark:
     def check(self, plan: Plan) -> None:
         """Raise BenchmarkError where the client cannot run."""
         if not os.access(f"{plan.environment}/bin/python3", os.X_OK):
-            raise BenchmarkError(f"the client's environment {plan.environment} is not on this host")
+            raise SetupError(f"the client's environment {plan.environment} is not on this host")
         try:
             pwd.getpwnam(plan.user)
         except KeyError:
-            raise BenchmarkError(f"there is no user {plan.user} on this host: run playbooks/prestage.yml") from None
+            raise SetupError(f"there is no user {plan.user} on this host: run playbooks/prestage.yml") from None
 
     def measured(self, start: Mapping[str, Any], cursor: Mapping[str, Any], slice_s: float) -> dict[str, Any]:
         """Measure, or attach to what measures, for a slice.
@@ -422,7 +426,7 @@ class Benchmark:
     def _runs(plan: Plan) -> bool:
         show = host.show(plan.unit)
         if not show.get("ActiveState"):
-            raise BenchmarkError(f"systemd does not say what becomes of {plan.unit}")
+            raise SetupError(f"systemd does not say what becomes of {plan.unit}")
         at_work = show["ActiveState"] == "activating" or show.get("SubState") == "running"
         return at_work and host.read_foreign(plan.folder / "id") == plan.id
 
@@ -447,7 +451,7 @@ class Benchmark:
         done = host.run(unit_argv(plan))
         if done.rc:
             shutil.rmtree(plan.folder, ignore_errors=True)
-            raise BenchmarkError(f"systemd did not start the measurement: {done.err.strip() or done.out.strip()}")
+            raise SetupError(f"systemd did not start the measurement: {done.err.strip() or done.out.strip()}")
 
     def _end(self) -> None:
         """End the unit, and remove what it left."""

@@ -31,7 +31,8 @@ LAUNCHES = 4
 """From so many launches on each side on, a launch is what is counted, and not a run of it."""
 
 FAILED_SHARE = 0.01
-"""What a measurement may lack of the answers to a level's requests, the same as a canary's soak may by default."""
+"""What a measurement may lack of the answers to a level's requests, the same as a canary's soak may by default; one
+request of a few is no share yet."""
 
 REFUSED = ("slower", "nonsense", "failing", "not measured")
 """Verdicts on a server's speed and answers with which it is given up, like one to which the gate said no."""
@@ -264,16 +265,19 @@ def nonsense(baseline: Measurement, measurement: Measurement) -> str:
 
 
 def failing(measurement: Measurement) -> str:
-    """The levels at which more requests failed than may, with how many; empty where there are none."""
-    return failed(measurement, FAILED_SHARE)
+    """The levels at which more requests failed than may, with how many; empty where there are none.
+
+    Of a measurement that was disturbed it is not known who is to blame.
+    """
+    return "" if measurement.get("disturbed") else failed(measurement, 1, FAILED_SHARE)
 
 
-def failed(measurement: Measurement, allowed: float = 0.0) -> str:
-    """The same, where another share of the requests may fail; where nothing is said, none."""
+def failed(measurement: Measurement, most: int = 0, share: float = 0.0) -> str:
+    """The levels at which more than so many requests, and more than this share of them, failed."""
     told = []
     for level, runs in measurement["levels"].items():
         lost, asked = (sum(run.get(key, 0) for run in runs) for key in ("failed", "requests"))
-        if lost > allowed * asked:
+        if lost > most and lost > share * asked:
             told.append(f"{lost} of {asked} requests failed at {name_of(level)}")
     return ", ".join(told)
 

@@ -116,7 +116,8 @@ def _judged(launches: Sequence[Record]) -> list[Record]:
     for number, one in enumerate(launches):
         earlier = found.get(str(one.get("invocation")))
         if earlier and one["verdict"] in compare.REFUSED:
-            found[str(one["invocation"])] = {**earlier, "verdict": one["verdict"], "reason": one["reason"]}
+            told = {"verdict": one["verdict"], "reason": one["reason"], "elapsed_s": None}
+            found[str(one["invocation"])] = {**earlier, **told}
         else:
             found[str(one.get("invocation") or number) if not earlier else str(number)] = one
     return list(found.values())
@@ -184,7 +185,7 @@ def hypothesis(
                 "at": launch.get("at"),
                 "host": launch["host"],
                 "verdict": launch["verdict"],
-                "phase": launch.get("phase") or _last_phase(launch),
+                "phase": "" if launch["verdict"] in compare.REFUSED else launch.get("phase") or _last_phase(launch),
                 "reason": ": ".join(filter(None, [launch.get("reason", ""), launch.get("error", "")])),
                 "elapsed_s": launch.get("elapsed_s"),
             }

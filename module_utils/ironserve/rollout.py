@@ -52,7 +52,8 @@ def settings(
     """What a host's variables say of a roll; what cannot be meant so is added to ``problems``.
 
     ``members``: how many hosts the inventory has in the host group, whether they are meant by this run or not;
-    ``measure_s``: how long the speed gate may take to measure a server, 0 without one.
+    ``measure``: of a speed gate how long it may take to measure a server (``timeout_s``), with the lock of which
+    ``client``, and the folder of the ``baselines`` that it compares with; empty without a gate.
     """
     routers, known = [str(name) for name in site.get("ironserve_routers") or ()], groups.get("router", ())
     for name in routers:
@@ -65,7 +66,13 @@ def settings(
         **{key: site.get(f"{PREFIX}{key}", default) for key, default in SHARED.items()},
         "forks": site.get("ironserve_forks"),
         "drain_timeout_s": site.get("ironserve_drain_timeout_s", 0),
-        "measure_s": (site.get("ironserve_benchmark") or {}).get("timeout_s", MEASURE_S) if floors else 0,
+        "measure": {
+            "timeout_s": (site.get("ironserve_benchmark") or {}).get("timeout_s", MEASURE_S),
+            "client": (site.get("ironserve_locks") or {}).get("client"),
+            "baselines": site.get("ironserve_baselines"),
+        }
+        if floors
+        else {},
         "routers": routers,
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
@@ -189,9 +196,9 @@ def seen_of(compared: Sequence[Mapping[str, Any]], roll: Mapping[str, Any], answ
 
 
 def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None) -> dict[str, Any]:
-    """The roll of a run: ``hosts batches order serial groups expected_s hold_s notes problems``, JSON-plain.
+    """The roll of a run: ``hosts batches order serial groups expected_s measure_s notes problems``, JSON-plain.
 
-    ``hold_s``: how long the hosts are held for it, ample time for all starts and what measuring may take.
+    ``measure_s``: how long measuring may take, of all canaries together.
 
     Args:
         hosts: all hosts of the run, those that are there already, too.
@@ -229,10 +236,7 @@ def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None
     _check_forks(batches, hosts, forks, problems)
     _check_models(hosts, beyond, problems)
     notes += _batch_notes(batches, entries) + _drain_notes(batches, hosts)
-    expected_s = _expected(batches, groups, entries)
-    canaries = [host for batch in batches if batch["name"] == "canary" for host in batch["hosts"]]
-    measured = ((hosts[host]["roll"].get("measure_s", 0), entries[host]["services"]) for host in canaries)
-    measure_s = sum(most_s * sum(bool(service["reasons"]) for service in services) for most_s, services in measured)
+    measured = [(hosts[host]["roll"], entries[host]["services"]) for host in canaries(batches)]
     order = [host for batch in batches for host in batch["hosts"]]
     return {
         "hosts": list(entries.values()),
@@ -240,11 +244,19 @@ def plan(hosts: Hosts, answers: Answers, forks: int, beyond: Hosts | None = None
         "order": order,
         "serial": [len(batch["hosts"]) for batch in batches],
         "groups": groups,
-        "expected_s": expected_s,
-        "hold_s": 3 * (expected_s or 0) + measure_s,
+        "expected_s": _expected(batches, groups, entries),
+        "measure_s": sum(
+            roll.get("measure", {}).get("timeout_s", 0) * sum(bool(service["reasons"]) for service in services)
+            for roll, services in measured
+        ),
         "notes": notes,
         "problems": problems.found,
     }
+
+
+def canaries(batches: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The hosts of the canary batches, which a speed gate measures."""
+    return [host for batch in batches if batch["name"] == "canary" for host in batch["hosts"]]
 
 
 def _entry(host: str, known: Mapping[str, Any]) -> dict[str, Any]:

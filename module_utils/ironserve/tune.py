@@ -208,15 +208,23 @@ def resume(state: State, wished: State) -> State:
     mine = ("objective", "rounds", "budget_s", "baseline", "rejected", "releases")
     after = {**state, **{key: wished[key] for key in mine}}
     after["trials"] = [trial for trial in state["trials"] if _is_current(trial, wished)]
-    cut = after["open"] = state["open"] if state["open"] and _is_current(state["open"], wished) else None
+    after["open"] = state["open"] if state["open"] and _is_current(state["open"], wished) else None
+    cut = without_stale(after)["open"]
     if cut and cut["attempt"] >= ATTEMPTS:
         why = f"begun {ATTEMPTS} times, and no run saw it to its end"
         return _closed(after, cut["began_s"], {"verdict": "interrupted", "why": why})
-    return after
+    return {**after, "open": cut}
 
 
 def _is_current(trial: Mapping[str, Any], wished: State) -> bool:
-    return bool(wished["releases"].get(trial["candidate"], trial["release_id"]) == trial["release_id"])
+    known = trial.get("release_id")  # earlier versions did not keep it
+    return known is not None and wished["releases"].get(trial["candidate"], known) == known
+
+
+def without_stale(state: State) -> State:
+    """The state without a trial that was begun of a candidate that is out by now."""
+    cut = state["open"]
+    return {**state, "open": None} if cut and cut["candidate"] in out(state) else state
 
 
 def out(state: State) -> dict[str, tuple[str, str]]:

@@ -49,7 +49,8 @@ rows:
   type: list
   elements: dict
 verdict:
-  description: With O(floors) C(passed), C(slower), C(nonsense), C(undecided), C(not comparable) or C(no baseline).
+  description: >-
+    With O(floors) C(passed), C(slower), C(nonsense), C(failing), C(undecided), C(not comparable) or C(no baseline).
   returned: success
   type: str
 msg:
@@ -103,6 +104,8 @@ class ActionModule(ActionBase):
 
 def judged(found: dict[str, Any] | None, measurement: dict[str, Any], floors: dict[str, float]) -> dict[str, Any]:
     """``verdict``, ``rows`` and ``msg`` of a measurement that has to reach a share of the baseline."""
+    if said := compare.failing(measurement):
+        return {"verdict": "failing", "rows": [], "msg": said}
     if found is None:
         how = "ansible-playbook playbooks/benchmark.yml -l HOST -e baseline=true records one"
         return {"verdict": "no baseline", "rows": [], "msg": f"its group has no baseline, nothing was compared; {how}"}

@@ -79,7 +79,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import baseline, knowledge, lock, rollout, yaml_text
+from ansible.module_utils.ironserve import knowledge, lock, rollout, yaml_text
 from ansible.module_utils.ironserve.findings import parse_accept
 from ansible.module_utils.ironserve.problems import Problems
 from ansible.module_utils.ironserve.profiles import Inventory, Source, check_names, engine_of
@@ -140,20 +140,6 @@ def read_locks(named: dict[str, str], problems: Problems) -> dict[str, dict[str,
     return locks
 
 
-def check_speed_gate(site: dict[str, Any], services: list[str], problems: Problems) -> None:
-    """What the speed gate reads has to be there in one piece before a canary leaves its routers to be measured."""
-    client = site.get("ironserve_locks", {}).get("client")
-    read_locks({"client": client} if client else {}, problems)
-    if not client:
-        problems.add("ironserve_locks", "client", "is not said, and the speed gate measures with it")
-    for service in services:
-        file = baseline.path(str(ROOT / site["ironserve_baselines"]), str(site["ironserve_host_group"]), service)
-        try:
-            baseline.read(file)
-        except ValueError as error:
-            problems.add("ironserve_speed_gate", "", str(error))
-
-
 class ActionModule(ActionBase):
     """Resolve on the controller; nothing is sent to the host."""
 
@@ -200,8 +186,6 @@ class ActionModule(ActionBase):
             host, service, profile, site, sources, locks, problems, origins, knowledge.engine_logs(ROOT)
         )
         roll = {} if problems else rollout.settings(site, groups, host, problems)
-        if roll.get("measure_s"):
-            check_speed_gate(site, [release["service"] for release in releases], problems)
         answer = {**result, "changed": False, "services": declared}
         if problems:
             what = f'profile "{profiles.pop()}"' if len(profiles) == 1 else "what the inventory says"

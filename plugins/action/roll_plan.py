@@ -48,7 +48,7 @@ plan:
     - C(hosts) each with C(host), C(group), C(state) (changes or settled), C(serves), C(expected_s) and C(services).
     - C(batches) in the order of the roll, each with C(group), C(name), C(hosts) and C(at_least), the servers that each
       router has to have before it begins. C(order) and C(serial) are the same for a play.
-    - C(groups) with their settings as numbers, C(expected_s) for all, C(hold_s), C(notes) and C(problems).
+    - C(groups) with their settings as numbers, C(expected_s) for all, C(measure_s), C(notes) and C(problems).
   returned: always
   type: dict
 """
@@ -68,7 +68,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils.ironserve import plan_text, rollout
+from ansible.module_utils.ironserve import baseline, lock, plan_text, rollout
 from ansible.module_utils.ironserve.problems import Problems
 
 
@@ -81,6 +81,26 @@ def beyond(hosts: Collection[str], variables: Mapping[str, Any]) -> dict[str, di
             said = {key: hostvars[host][key] for key in rollout.DECLARED if key in hostvars[host]}
             found[host] = rollout.declared(host, said)
     return {host: found[host] for host in rollout.in_order(found) if found[host]["services"]}
+
+
+def unread(host: Mapping[str, Any]) -> list[str]:
+    """What the speed gate of a canary could not read; it has to be known before the host leaves its routers for it."""
+    roll, problems = host["roll"], Problems()
+    if not roll.get("measure"):
+        return []
+    client = str(roll["measure"]["client"])
+    try:
+        lock.load(lock.find(client, ROOT))
+    except lock.LockError as error:
+        for problem in error.found:
+            problems.add("ironserve_locks.client", "", problem)
+    for service in host["services"]:
+        folder = str(ROOT / roll["measure"]["baselines"])
+        try:
+            baseline.read(baseline.path(folder, roll["group"], service["service"]))
+        except ValueError as error:
+            problems.add("ironserve_speed_gate", "", str(error))
+    return problems.found
 
 
 class ActionModule(ActionBase):
@@ -96,6 +116,7 @@ class ActionModule(ActionBase):
         answers = {answer["item"]: answer for answer in self._task.args.get("routers") or ()}
         variables, hosts = task_vars or {}, self._task.args["hosts"]
         plan = rollout.plan(hosts, answers, int(variables["ansible_forks"]), beyond(hosts, variables))
+        plan["problems"] += [problem for host in rollout.canaries(plan["batches"]) for problem in unread(hosts[host])]
         file = ROOT / self._task.args["json"]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(plan, indent=2, sort_keys=True) + "\n")

@@ -113,13 +113,13 @@ class ActionModule(ActionBase):
         state: Any = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
         now = time.time()
         begun: dict[str, Any] = {"why": ""}
-        judged = {key: args[key] for key in ("rejected", "releases") if key in args}
+        judged: dict[str, Any] = {key: args[key] for key in ("rejected", "releases") if key in args}
         if args.get("begin"):
             wished = {**args["begin"], **judged}
             state = tune.resume(state, wished) if state and not state["finished"] else wished
             begun["resumed"] = len(state["trials"])
         elif judged:
-            state = {**state, **judged}
+            state = tune.without_stale({**state, **judged})
         elif args.get("outcome"):
             state = tune.recorded(state, now, args["outcome"])
         elif "finished" in args:

@@ -30,6 +30,8 @@ class ActionModule(ActionBase):
         text = self._task.args["text"]
         with open({log!r}, "a") as file:
             file.write(text + "\\n")
+        if self._task.args.get("lose"):
+            return {{"failed": True, "lost": True, "msg": "connection lost while it was staged"}}
         once = pathlib.Path({folder!r}) / ("kill " + text)
         if once.exists():
             once.unlink()
@@ -94,6 +96,7 @@ def serve() -> dict[str, list[dict]]:
             {"name": "Fail", "fail": {"msg": "no"}, "when": "serve_gates.main.verdict != 'ready'"},
         ],
         "lost": [
+            noted("alive? {{ serve_release.profile }}"),
             {
                 "name": "Lost",
                 "when": "lose == serve_release.profile",
@@ -240,6 +243,30 @@ def test_a_profile_that_was_edited_since_is_measured_anew(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert tune.did("measure")[3:] == ["measure slow", "measure fastest"]
     assert "goes on: 1 trials of an earlier run count" in result.stdout
+
+
+def test_a_host_that_is_lost_once_a_candidate_was_measured_has_that_trial_begun_anew(tmp_path):
+    tune = Tune(tmp_path)
+    words = ("-e", "profiles=base,fastest", "-e", "rounds=1")
+    tune.say(lose="base")
+    assert tune.run(*words).returncode == 2
+    assert tune.did("measure", "stop", "alive", "serves", "puts", "lease") == [
+        "lease taken", "measure base", "stop base", "alive? base",
+    ]  # fmt: skip
+    tune.say()
+    assert tune.run(*words).returncode == 0
+    assert tune.did("measure") == ["measure base", "measure base", "measure fastest"]
+
+
+def test_a_host_that_is_lost_while_candidates_are_staged_is_sent_nothing_more(tmp_path):
+    tune = Tune(tmp_path)
+    lost = {"name": "Stage", "note": {"text": "stage {{ item }}", "lose": True}, "loop": [1, 2]}
+    prepare = tmp_path / "playbooks/roles/serve/tasks/prepare.yml"
+    prepare.write_text(yaml.safe_dump([lost]))
+    result = tune.run("-e", "profiles=base,fastest")
+    assert result.returncode == 2
+    assert "[h1] FAILED: connection lost while it was staged" in result.stdout + result.stderr
+    assert tune.did("stage", "serves", "puts", "drain", "lease") == ["lease taken", "stage 1", "stage 2"]
 
 
 def test_a_host_that_is_lost_ends_the_tune_says_nothing_of_the_candidate_and_the_same_command_goes_on(tmp_path):

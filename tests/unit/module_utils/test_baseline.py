@@ -40,7 +40,8 @@ def test_a_group_without_a_baseline_has_none(tmp_path):
         ('{"measurement": {', "is no JSON"),
         ("[]", "has no model, client"),
         ('{"measurement": 5}', "has no model, client"),
-        (json.dumps({"measurement": {"model": {}, "client": {}}}), "has no load, hardware, levels, continuations"),
+        (json.dumps({"measurement": {"model": {}, "client": {}}}), "has no model.name, model.path, client.name"),
+        (json.dumps({"measurement": {**measurement(), "levels": {"1": [{}]}}}), "has no levels.*.output_tok_s"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_named_with_what_is_wrong(tmp_path, text, said):

@@ -300,6 +300,8 @@ def failing(seed: int, lost: int, **other: Any) -> dict[str, Any]:
 def test_a_server_that_leaves_requests_unanswered_does_not_pass_however_fast_it_is():
     judged = compare.judge(measurement(1), failing(2, 60, factor=1.5), FLOORS)
     assert (judged["verdict"], judged["msg"]) == ("failing", "60 of 432 requests failed at c8")
+    disturbed = failing(2, 60, disturbed="others asked")
+    assert compare.judge(measurement(1), disturbed, FLOORS)["verdict"] == "not comparable"
     other_family = failing(2, 60, hardware={"gpu_family": "sm90"})
     assert compare.judge(measurement(1), other_family, FLOORS)["verdict"] == "failing"
 
@@ -308,6 +310,9 @@ def test_one_request_of_hundreds_is_told_and_no_reason_to_go_back():
     judged = compare.judge(measurement(1), failing(2, 1), FLOORS)
     assert judged["verdict"] == "passed"
     assert "1 of 432 requests failed at c8" in judged["msg"]
+    few = measurement(2)
+    few["levels"]["1"][0]["failed"] = 1  # of 40
+    assert compare.judge(measurement(1), few, FLOORS)["verdict"] == "passed"
 
 
 # Launches

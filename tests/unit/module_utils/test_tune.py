@@ -231,6 +231,23 @@ def test_what_was_measured_of_a_profile_that_was_edited_since_does_not_count():
     assert "".join(run.order) == "bccba"  # of a the first round is there
 
 
+def test_a_state_of_an_earlier_version_begins_anew_and_what_was_begun_of_one_that_is_out_is_forgotten():
+    first = begun("a", "b", rounds=1)
+    first["releases"] = {"a": "a1", "b": "b1"}
+    state = Run(first).all(most=1)
+    state = tune.opened(state, tune.next_trial(state), 100)
+    for trial in (*state["trials"], state["open"]):
+        del trial["release_id"]
+    resumed = tune.resume(state, first)
+    assert (resumed["trials"], resumed["open"]) == ([], None)
+
+    state = Run(first).all(most=1)
+    state = tune.opened(state, tune.next_trial(state), 100)
+    wished = {**first, "rejected": {"b": "unknown flag"}, "releases": {"a": "a1"}}
+    assert tune.resume(state, wished)["open"] is None
+    assert tune.next_trial(tune.resume(state, wished))["why"] == "a is the only candidate left"
+
+
 def test_a_candidate_that_leaves_requests_unanswered_is_out():
     end = measurement(9, 2.0)
     end["levels"]["128"][1]["failed"] = 2

@@ -70,6 +70,7 @@ def test_what_disturbed_and_what_throttled_is_told(filters):
         ({}, False, "not reached"),
         (host(), True, "would be measured"),
         (host(benchmark_failed="service main does not run"), False, "service main does not run"),
+        ({"benchmark_failed": "connection lost"}, False, "connection lost"),
         ({"benchmark_seen": {"services": [{"service": "main", "release_id": ""}]}}, False, "not deployed"),
     ],
 )
@@ -102,14 +103,46 @@ def test_a_comparison_names_its_baseline_and_its_rows_are_shown(action, filters)
     assert cells[0]["interval"] == "too few runs"
 
 
+def test_a_server_that_leaves_requests_unanswered_is_told_without_a_baseline_too(action):
+    found = measurement(levels={"8": [run(400.0, failed=3)]})
+    assert action.judged(None, found, {"c8": 0.9})["verdict"] == "failing"
+    assert action.judged(None, measurement(), {"c8": 0.9})["verdict"] == "no baseline"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gate"), [("passed", "ready"), ("not judged", "ready"), ("failing", "failing"), ("slower", "slower")]
+)
+def test_only_what_the_server_is_to_blame_for_gives_it_up(verdict, gate):
+    judged = load("filter", "ironserve_revert").speed_judged(
+        {"verdict": "ready", "msg": "main is ready"}, {"verdict": verdict, "msg": "why", "rows": []}
+    )
+    assert (judged["verdict"], judged["speed"]["verdict"]) == (gate, verdict)
+    assert judged["msg"] == ("main is ready" if gate == "ready" else "why")
+
+
+def test_what_a_canarys_speed_gate_could_not_read_is_a_problem_of_the_plan(tmp_path):
+    unread = load("action", "roll_plan").unread
+    measure = {"timeout_s": 1, "client": "vllm-bench-0.32.0", "baselines": str(tmp_path)}
+    host = {"roll": {"group": "lab", "measure": measure}, "services": [{"service": "main"}]}
+    assert unread(host) == []  # that there is no baseline is none
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "main.json").write_text("{")
+    measure["client"] = "no-such-lock"
+    wrong = " ".join(unread(host))
+    assert "ironserve_locks.client" in wrong
+    assert "main.json: is no JSON" in wrong
+    assert unread({**host, "roll": {"group": "lab", "measure": {}}}) == []
+
+
 def test_one_file_that_is_no_baseline_takes_nothing_from_the_page(tmp_path):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "main.json").write_text(json.dumps({"measurement": measurement()}))
+    (tmp_path / "lab" / "odd.json").write_text(json.dumps({"measurement": measurement(model={}, client=None)}))
     (tmp_path / "lab" / "chat.json").write_text("{")
     found, wrong = load("action", "ledger_page").baselines(tmp_path)
     assert list(found) == ["lab/main"]
-    assert len(wrong) == 1
     assert "chat.json: is no JSON" in wrong[0]
+    assert "odd.json: the measurement in it has no model.name, model.path, client" in wrong[1]
 
 
 def test_fast_nonsense_is_told(action):
