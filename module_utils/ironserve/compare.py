@@ -37,6 +37,11 @@ request of a few is no share yet."""
 REFUSED = ("slower", "nonsense", "failing", "not measured")
 """Verdicts on a server's speed and answers with which it is given up, like one to which the gate said no."""
 
+NO_BASELINE = (
+    "its group has no baseline, nothing was compared; ansible-playbook playbooks/benchmark.yml -l HOST "
+    "-e baseline=true records one"
+)
+
 OF_RUNS = "intervals are of the runs of one start each: what differs from start to start is not in them"
 
 TOO_FEW = "too few runs to tell: 4 repetitions or more are needed on each side"
@@ -282,21 +287,24 @@ def failed(measurement: Measurement, most: int = 0, share: float = 0.0) -> str:
     return ", ".join(told)
 
 
-def judge(baseline: Measurement, measurement: Measurement, floors: Mapping[str, float]) -> dict[str, Any]:
+def judge(baseline: Measurement | None, measurement: Measurement, floors: Mapping[str, float]) -> dict[str, Any]:
     """Whether a measurement may pass: ``verdict``, ``msg`` for an operator, and ``rows`` of :func:`table`.
 
     ``passed``; ``slower``: surely, the whole interval lies under a floor; ``undecided``: the estimate lies under a
     floor and the interval reaches over it, or there is no interval; ``nonsense``; ``failing``, too many requests did;
-    ``not comparable``. What a server says and whether it answers is judged where its speed cannot be compared, too.
+    ``not comparable``; ``no baseline``. What a server says and whether it answers is judged where its speed cannot be
+    compared, too.
 
     Args:
-        baseline: the measurement that was recorded to compare with.
+        baseline: the measurement that was recorded to compare with; None, nobody recorded one.
         measurement: the new one.
         floors: least share of the baseline's output tok/s by level, see :func:`level_of`, which raises ValueError.
     """
     levels = {level_of(name): floor for name, floor in floors.items()}
     if said := failing(measurement):
         return {"verdict": "failing", "msg": said, "rows": []}
+    if baseline is None:
+        return {"verdict": "no baseline", "msg": NO_BASELINE, "rows": []}
     if said := nonsense(baseline, measurement):
         return {"verdict": "nonsense", "msg": said, "rows": []}
     why = differences(baseline, measurement)

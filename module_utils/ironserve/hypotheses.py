@@ -112,15 +112,18 @@ def section(group: str, service: str, records: list[dict[str, Any]], baselines: 
 
 def _judged(launches: Sequence[Record]) -> list[Record]:
     """The launches, each once: that one was ready, and then refused for its speed or answers, is one launch."""
-    found: dict[str, Record] = {}
-    for number, one in enumerate(launches):
-        earlier = found.get(str(one.get("invocation")))
-        if earlier and one["verdict"] in compare.REFUSED:
+    found: list[Record] = []
+    places: dict[str, int] = {}
+    for one in launches:
+        start = str(one.get("invocation") or "")
+        if start in places and one.get("verdict") in compare.REFUSED:
             told = {"verdict": one["verdict"], "reason": one["reason"], "elapsed_s": None}
-            found[str(one["invocation"])] = {**earlier, **told}
-        else:
-            found[str(one.get("invocation") or number) if not earlier else str(number)] = one
-    return list(found.values())
+            found[places[start]] = {**found[places[start]], **told}
+            continue
+        if start:
+            places.setdefault(start, len(found))
+        found.append(one)
+    return found
 
 
 def titles(releases: Mapping[str, Record]) -> dict[str, str]:

@@ -59,28 +59,27 @@ def settings(
     for name in routers:
         if name not in known:
             problems.add(f"host {host}", "ironserve_routers", unknown("router", name, known))
-    floors = _check_speed_gate(site, host, problems)
+    _check_speed_gate(site, host, problems)
+    measure = {
+        "timeout_s": (site.get("ironserve_benchmark") or {}).get("timeout_s", MEASURE_S),
+        "client": (site.get("ironserve_locks") or {}).get("client"),
+        "baselines": site.get("ironserve_baselines"),
+    }
     group = str(site["ironserve_host_group"])
     return {
         "group": group,
         **{key: site.get(f"{PREFIX}{key}", default) for key, default in SHARED.items()},
         "forks": site.get("ironserve_forks"),
         "drain_timeout_s": site.get("ironserve_drain_timeout_s", 0),
-        "measure": {
-            "timeout_s": (site.get("ironserve_benchmark") or {}).get("timeout_s", MEASURE_S),
-            "client": (site.get("ironserve_locks") or {}).get("client"),
-            "baselines": site.get("ironserve_baselines"),
-        }
-        if floors
-        else {},
+        "measure": measure if site.get("ironserve_speed_gate") else {},
         "routers": routers,
         "address": str(site.get("ironserve_address") or host),
         "members": len(set(groups.get(group, ())) - set(known)),
     }
 
 
-def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) -> Mapping[str, float]:
-    """The floors; one that nothing could be compared with would let everything pass."""
+def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) -> None:
+    """A floor that nothing could be compared with would let everything pass."""
     floors = site.get("ironserve_speed_gate") or {}
     levels = (site.get("ironserve_benchmark") or {}).get("concurrencies", LEVELS)
     for name in floors:
@@ -98,7 +97,6 @@ def _check_speed_gate(site: Mapping[str, Any], host: str, problems: Problems) ->
             )
     if floors and site.get("ironserve_canary", SHARED["canary"]) in (0, "0", "0%"):
         problems.add(f"host {host}", "ironserve_speed_gate", "the canary is what is measured: ironserve_canary is 0")
-    return dict(floors)
 
 
 def declared(host: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,9 +191,10 @@ class Service:
                 given up for what its measurement said.
         """
         changed, unjudged = bool(cursor.get("changed")), bool(cursor.get("unjudged"))
-        invocation = str(cursor.get("invocation") or host.show(self.unit).get("InvocationID", ""))
+        invocation = str(cursor.get("invocation", ""))
         if cursor.get("boot") != host.boot_id():  # the first slice, or the host rebooted since
             unjudged = unjudged or self._is_unjudged()
+            invocation = invocation or host.show(self.unit).get("InvocationID", "")
             changed = self._stop() or changed
             cursor = {}
         began = cursor.get("began", time.monotonic())

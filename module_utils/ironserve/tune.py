@@ -206,14 +206,14 @@ def resume(state: State, wished: State) -> State:
         wished: as this run would begin it.
     """
     mine = ("objective", "rounds", "budget_s", "baseline", "rejected", "releases")
-    after = {**state, **{key: wished[key] for key in mine}}
-    after["trials"] = [trial for trial in state["trials"] if _is_current(trial, wished)]
-    after["open"] = state["open"] if state["open"] and _is_current(state["open"], wished) else None
-    cut = without_stale(after)["open"]
+    trials = [trial for trial in state["trials"] if _is_current(trial, wished)]
+    begun = state["open"] if state["open"] and _is_current(state["open"], wished) else None
+    after = without_stale({**state, **{key: wished[key] for key in mine}, "trials": trials, "open": begun})
+    cut = after["open"]
     if cut and cut["attempt"] >= ATTEMPTS:
         why = f"begun {ATTEMPTS} times, and no run saw it to its end"
         return _closed(after, cut["began_s"], {"verdict": "interrupted", "why": why})
-    return {**after, "open": cut}
+    return after
 
 
 def _is_current(trial: Mapping[str, Any], wished: State) -> bool:

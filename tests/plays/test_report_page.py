@@ -147,11 +147,12 @@ def test_pictures_are_kept(file):
 def test_lines_beyond_the_colours_are_told_apart_and_are_all_in_the_legend(told):
     [section] = [section for section in told["sections"] if section["group"] == "blackwell"]
     speed = [{**section["speed"][0], "title": f"release {number}"} for number in range(10)]
-    legend = page.charts({**section, "speed": speed})["speed"]["legend"]
+    chart = page.charts({**section, "speed": speed})["speed"]
+    legend = chart["legend"]
     assert [title for title, *_ in legend] == [f"release {number}" for number in range(10)]
     assert len({tuple(look) for _, *look in legend}) == 10
     assert legend[0][1:] == (page.COLOURS[0], "")
-    assert "stroke-dasharray:9,4" in str(page.charts({**section, "speed": speed})["speed"]["svg"]).replace(" ", "")
+    assert "stroke-dasharray:9,4" in str(chart["svg"]).replace(" ", "")
 
 
 def test_a_baseline_that_could_not_be_read_is_told(told):
